@@ -1,5 +1,7 @@
 """GPT-2 small with a memory, as fine-tuned for the infinity-former: `gpt2_*.py`, `cmu_dog.py`."""
 
+from typing import Any
+
 from longmem_jax.config.base import base, read_bytes, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
@@ -22,7 +24,7 @@ def fine_tuned(config, arg, *, memories, tiny, host_rate=1.0, **variants):
       host_rate: learning rate of what the host has, as a multiple of the rate of what is new.
       **variants: as in `variant`.
     """
-    host = dict(source='', shape=grafting.GPT2_SMALL)
+    host: dict[str, Any] = dict(source='', shape=grafting.GPT2_SMALL)
     learned = dict(dropout=DROPOUT)
     config.data.tokenizer.kind = 'tokenizers'  # of the folder `path`
 

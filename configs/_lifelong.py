@@ -1,5 +1,7 @@
 """What the configs of lifelong learning share: sizes, encoder, method, stream."""
 
+from typing import Any
+
 from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.hosts.classifiers import BERT_BASE
@@ -42,7 +44,8 @@ def lifelong(arg, source, *, batch, by_method, tiny_data):
       tiny_data: fields of `config.data.task` with `tiny`.
     """
     config = base('lifelong')
-    host, chosen = dict(source='', dropout=0.1), dict(method='oml_er', tiny=False)
+    host: dict[str, Any] = dict(source='', dropout=0.1)
+    chosen: dict[str, Any] = dict(method='oml_er', tiny=False)
     settings.use_data(config, source)
     config.data.tokenizer = dict(kind='wordpiece', path='', size=30_522)  # of the folder `path`
     config.model.dtype = 'bfloat16'
@@ -79,8 +82,17 @@ def lifelong(arg, source, *, batch, by_method, tiny_data):
         """Minutes on two cores."""
         chosen.update(tiny=True)
 
-    names = dict(method=method, order=order, stream=stream, length=length, path=path, tiny=tiny)
-    variant(config, arg, memory=None, **names)
+    variant(
+        config,
+        arg,
+        memory=None,
+        method=method,
+        order=order,
+        stream=stream,
+        length=length,
+        path=path,
+        tiny=tiny,
+    )
     name = chosen['method']
     settings.use(config, name)
     rows, tokens = by_method.get(name, (batch, config.data.task.max_length))
@@ -101,8 +113,8 @@ def lifelong(arg, source, *, batch, by_method, tiny_data):
         config.lifelong.first_rows = 100
         config.lifelong[name].update(small(name))
         config.train.log_every, config.train.evaluate_every = 100, 500
-        host.update(dropout=0.0)
+        host.update(dropout=0.0, shape=SMALL)
     config.train.num_lanes = config.evaluate.num_lanes = rows
-    settings.use_encoder(config, **host, **(dict(shape=SMALL) if chosen['tiny'] else {}))
+    settings.use_encoder(config, **host)
     config.evaluate.segment_length = config.train.segment_length
     return config

@@ -7,6 +7,7 @@ table of distances, and so is everything else. Dai et al.'s, with other position
 
 from typing import Any
 
+from longmem_jax.config.base import size
 from longmem_jax.config.recipes import Given, given
 
 CAPACITY = 4096  # of Expire-Span, at most: memories per layer and lane, alive at once
@@ -94,3 +95,20 @@ def set_reach(
         memories['compressive'].fields.update(
             memory_length=compressed // 2, compressed_length=compressed // 8, rate=4
         )
+
+
+def task_model(config, *, vocab_size, heads=4, feed_forward=1024):
+    """6 layers of 512 as in the released code for collision, and its lengths of training."""
+    model = config.model
+    size(config, layers=6, width=512, heads=heads, feed_forward=feed_forward)
+    model.vocab_size = vocab_size
+    model.scale_embedding = model.tie_weights = False
+    model.init, model.embedding_std = 'torch', 1.0  # PyTorch's, as released
+    model.scale_residual_init = True
+    model.dropout = model.attention_dropout = 0.1
+    model.residual_dropout = model.embedding_dropout = 0.0
+    model.dtype = 'bfloat16'
+    config.optimizer.schedule = 'constant'
+    config.train.num_steps, config.train.segment_length = 100_000, 256
+    config.train.log_every, config.train.evaluate_every = 200, 4000
+    config.evaluate.num_lanes = 64

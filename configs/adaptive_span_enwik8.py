@@ -12,6 +12,8 @@ unless a span grows by more than 64 tokens in a segment; here space is reserved 
 `num_heads` 8 is the Expire-Span paper's, for models of the same sizes.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import size
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant
@@ -49,5 +51,5 @@ def get_config(arg=''):
         config.optimizer.name, config.optimizer.learning_rate = 'adagrad', 0.03
         memories['adaptive_span'].fields.update(max_span=256)
 
-    changes = dict(large=large, tiny=tiny)
+    changes: dict[str, Any] = dict(large=large, tiny=tiny)
     return variant(config, arg, memory='adaptive_span', memories=memories, **changes)

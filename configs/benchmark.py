@@ -1,11 +1,13 @@
 """The model whose speed is compared: 4 layers of 256, segment 128, 4 lanes, float32.
 
-python -m longmem_jax.commands.bench --config=configs/benchmark.py
+python -m experiments.speed.bench --config=configs/benchmark.py
 Transformer-XL with a memory of 1,024, or any other memory: `:memory=adaptive_span`, `compressive` and
 `expire_span` have spans of 1,024 (`--fill=12` fills them first). `:alive=N` is Expire-Span with N
 memories alive in a capacity of 4,096 (`--fill=40`). `:fixed` is Adaptive-Span that always sees its
 whole span. `:memorizing=N` keeps N memories in the third layer (0 = none; `--fill=70` fills 8,192).
 """
+
+from typing import Any
 
 from longmem_jax.config.base import base, size
 from longmem_jax.config.recipes import given
@@ -58,11 +60,19 @@ def get_config(arg=''):
 
     def memorizing(config, value):
         """A memory of N in the third layer, an XL cache of 128 in all layers; 0 = no memory."""
-        local = dict(memory_length=128, scale_init=1.0)
+        local: dict[str, Any] = dict(memory_length=128, scale_init=1.0)
         memories[MEMORY] = given('normalized_xl', **local)
         if value != '0':
             entries = whole_number('memorizing', value)
             memories[MEMORY] = given('memorizing', memory_size=entries, block_size=8192, **local)
 
-    changes = dict(tiny=tiny, alive=alive, fixed=fixed, memorizing=memorizing)
-    return variant(config, arg, memory=MEMORY, memories=memories, **changes)
+    return variant(
+        config,
+        arg,
+        memory=MEMORY,
+        memories=memories,
+        tiny=tiny,
+        alive=alive,
+        fixed=fixed,
+        memorizing=memorizing,
+    )

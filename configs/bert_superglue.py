@@ -25,6 +25,8 @@ also here. `num_tokens` 10 is that of its translation models. `optimizer.name` A
 500. `clip_norm` 1 and `dtype` bfloat16 are ours.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.errors import UsageError
@@ -41,8 +43,8 @@ STEPS = dict(BoolQ=900, MultiRC=2600, WiC=550)
 
 def get_config(arg=''):
     config = base()
-    host = dict(source='', shape=classifiers.BERT_BASE)
-    learned = dict(num_tokens=10, dropout=0.1)
+    host: dict[str, Any] = dict(source='', shape=classifiers.BERT_BASE)
+    learned: dict[str, Any] = dict(num_tokens=10, dropout=0.1)
 
     config.data.source = 'superglue_pairs'
     config.data.task = dict(name='RTE', max_length=512)
@@ -91,8 +93,16 @@ def get_config(arg=''):
             )
         learned.update(num_tokens=int(value))
 
-    chosen = dict(task=task, length=length, tiny=tiny, path=path, mem_tokens=mem_tokens)
-    variant(config, arg, memory=None, **chosen)
+    variant(
+        config,
+        arg,
+        memory=None,
+        task=task,
+        length=length,
+        tiny=tiny,
+        path=path,
+        mem_tokens=mem_tokens,
+    )
     if host['shape'] is not SMALL:
         steps(config)
     classifiers.use_encoder(config, **host, **learned)

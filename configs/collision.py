@@ -18,21 +18,13 @@ that 1 % of them is no memory, `initial_share` is three segments.
 
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant, whole_number
-from longmem_jax.configs._span_comparison import compared, set_reach
+from longmem_jax.configs._span_comparison import compared, set_reach, task_model
 
 
 def get_config(arg=''):
     config = base()
 
-    model = config.model
-    size(config, layers=6, width=512, heads=4, feed_forward=1024)
-    model.vocab_size = 64  # 44 words; `:easy_three` has 64 answers
-    model.scale_embedding = model.tie_weights = False
-    model.init, model.embedding_std = 'torch', 1.0  # PyTorch's, as released
-    model.scale_residual_init = True
-    model.dropout = model.attention_dropout = 0.1
-    model.residual_dropout = model.embedding_dropout = 0.0
-    model.dtype = 'bfloat16'
+    task_model(config, vocab_size=64)  # 44 words; `:easy_three` has 64 answers
     memories = compared(
         block=256, span=16_384, ramp=128, xl=1024, compressed=8192, expire_loss=2e-6,
         adaptive_loss=5e-7, initial_share=0.01,
@@ -53,15 +45,9 @@ def get_config(arg=''):
         recolour=0.05,
     )
     config.optimizer.learning_rate = 1e-4
-    config.optimizer.schedule = 'constant'
     config.optimizer.warmup_steps = 1000
     config.optimizer.clip_norm = 0.1
-    config.train.num_steps = 100_000
     config.train.num_lanes = 512
-    config.train.segment_length = 256
-    config.train.log_every = 200
-    config.train.evaluate_every = 4000
-    config.evaluate.num_lanes = 64
     config.evaluate.max_segments = 500
     config.generate.sample_length = 0
 

@@ -21,6 +21,8 @@ give `num_heads`, `initial_share`, `shorten`, `num_lanes`, `segment_length`, `cl
 1,024 and 4,096.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant
 from longmem_jax.configs._span_comparison import compared
@@ -59,7 +61,7 @@ def tiny_backbone(config):
 def get_config(arg=''):
     config = backbone()
     model = config.model
-    reach = dict(block=512, ramp=128, xl=2048, compressed=8192, adaptive_loss=5e-7)
+    reach: dict[str, Any] = dict(block=512, ramp=128, xl=2048, compressed=8192, adaptive_loss=5e-7)
     memories = compared(span=16_384, expire_loss=1e-6, shorten=True, **reach)
 
     config.optimizer.learning_rate = 7e-4
@@ -106,5 +108,12 @@ def get_config(arg=''):
             )
         )  # fmt: skip
 
-    changes = dict(large=large, one_gpu=one_gpu, tiny=tiny)
-    return variant(config, arg, memory='expire_span', memories=memories, **changes)
+    return variant(
+        config,
+        arg,
+        memory='expire_span',
+        memories=memories,
+        large=large,
+        one_gpu=one_gpu,
+        tiny=tiny,
+    )

@@ -18,6 +18,8 @@ The default is `memory=infini`, which needs least; it gained .0004 bits per byte
 layers, windows of older keys up to .03 (experiments/hosts). No gain is shown on a larger host.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, read_bytes, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.errors import UsageError
@@ -30,8 +32,8 @@ SMALL = dict(
 
 def get_config(arg=''):
     config = base()
-    host = dict(source='', shape=grafting.GPT2_SMALL, context=0)
-    where = dict(layers='', rotary=False, beside=False)
+    host: dict[str, Any] = dict(source='', shape=grafting.GPT2_SMALL, context=0)
+    where: dict[str, Any] = dict(layers='', rotary=False, beside=False)
     learned = dict(rate=0.2, lora=0)
 
     config.data.source = 'stdlib'

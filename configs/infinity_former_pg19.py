@@ -13,6 +13,7 @@ what is written has twice the rate of the rest.
 from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant
+from longmem_jax.configs._pg19 import pg19
 
 # The gate of what is written has a rate of its own.
 GATE = (('attention/memory/gate_', 2.0, False),)
@@ -21,10 +22,7 @@ GATE = (('attention/memory/gate_', 2.0, False),)
 def get_config(arg=''):
     config = base()
 
-    size(config, layers=12, width=1024, heads=8, feed_forward=4096)
-    config.model.vocab_size = 32_128
-    config.model.dropout = 0.05
-    config.model.dtype = 'bfloat16'
+    pg19(config)
     continuous = given(
         memory_length=512,
         num_basis=512,
@@ -36,20 +34,7 @@ def get_config(arg=''):
     )
     memories = dict(infinity_former=continuous, transformer_xl=given(memory_length=512))
 
-    config.data.tokenizer.kind = 'bpe'
-    config.data.tokenizer.size = 32_000
-    config.optimizer.name = 'adafactor'
     config.optimizer.learning_rate = 1e-2
-    config.optimizer.schedule = 'inverse_sqrt'
-    config.optimizer.warmup_steps = 1000
-    config.optimizer.clip_norm = 1.0
-    config.train.num_steps = 500_000
-    config.train.num_lanes = 256
-    config.train.segment_length = 512
-    config.train.log_every = 200
-    config.train.evaluate_every = 5000
-    config.evaluate.num_lanes = 64
-    config.evaluate.max_segments = 64
 
     def tiny(config):
         """3 layers of 128 on bytes, some minutes on two cores."""

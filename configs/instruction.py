@@ -19,21 +19,13 @@ Adaptive-Span's own scripts.
 
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant, whole_number
-from longmem_jax.configs._span_comparison import compared, set_reach
+from longmem_jax.configs._span_comparison import compared, set_reach, task_model
 
 
 def get_config(arg=''):
     config = base()
 
-    model = config.model
-    size(config, layers=6, width=512, heads=8, feed_forward=2048)
-    model.vocab_size = 256  # 189 words
-    model.scale_embedding = model.tie_weights = False
-    model.init, model.embedding_std = 'torch', 1.0  # PyTorch's, as released
-    model.scale_residual_init = True
-    model.dropout = model.attention_dropout = 0.1
-    model.residual_dropout = model.embedding_dropout = 0.0
-    model.dtype = 'bfloat16'
+    task_model(config, vocab_size=256, heads=8, feed_forward=2048)  # 189 words
     memories = compared(
         block=256, span=16_384, ramp=64, xl=2048, compressed=8192, expire_loss=2e-6,
         adaptive_loss=5e-7,
@@ -50,15 +42,9 @@ def get_config(arg=''):
         train_on_text=True,
     )
     config.optimizer.learning_rate = 7e-4
-    config.optimizer.schedule = 'constant'
     config.optimizer.warmup_steps = 8000
     config.optimizer.clip_norm = 0.3
-    config.train.num_steps = 100_000
     config.train.num_lanes = 256
-    config.train.segment_length = 256
-    config.train.log_every = 200
-    config.train.evaluate_every = 4000
-    config.evaluate.num_lanes = 64
     config.evaluate.max_segments = 100
 
     def tiny(config):

@@ -53,5 +53,14 @@ def get_config(arg=''):
         """All encoder layers share their parameters."""
         model.seq2seq.shared_layers = True
 
-    changes = dict(tiny=tiny, variant=kind, tokens=tokens, layers=layers, shared=shared)
-    return variant(config, arg, memory='local', memories=memories, **changes)
+    return variant(
+        config,
+        arg,
+        memory='local',
+        memories=memories,
+        tiny=tiny,
+        variant=kind,
+        tokens=tokens,
+        layers=layers,
+        shared=shared,
+    )

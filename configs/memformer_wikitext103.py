@@ -109,7 +109,11 @@ def get_config(arg=''):
         """The encoder of MemBART: post-norm, slots next to the tokens in every layer, a gate."""
         memory.fields.update(encoder='joint', bias_std=0.01)
 
-    changes = dict(
+    return variant(
+        config,
+        arg,
+        memory='memformer',
+        memories=memories,
         tiny=tiny,
         decoder=decoder,
         slots=slots,
@@ -120,4 +124,3 @@ def get_config(arg=''):
         length=length,
         joint=joint,
     )
-    return variant(config, arg, memory='memformer', memories=memories, **changes)

@@ -18,22 +18,22 @@ here the output has one, and `scale_embedding` multiplies the token vectors, whi
 From another run: `schedule` 'constant' at the rate of step 500,000, and the optimizer starts from zero.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import new_segment, one_of, variant, whole_number
+from longmem_jax.configs._pg19 import pg19
 from longmem_jax.errors import UsageError
 
 
 def get_config(arg=''):
     config = base()
 
-    size(config, layers=12, width=1024, heads=8, feed_forward=4096)
-    config.model.vocab_size = 32_128
-    config.model.dropout = 0.05
-    config.model.dtype = 'bfloat16'
+    pg19(config)
     config.model.norm = 'rmsnorm'
     config.model.dense.bias = False
-    local = dict(memory_length=512, scale_init=1.0)
+    local: dict[str, Any] = dict(memory_length=512, scale_init=1.0)
     memories = dict(
         memorizing=given(
             attention=with_memory_in(9),
@@ -47,21 +47,6 @@ def get_config(arg=''):
     )
     # Going on from another run: the rest of the schedule is almost constant.
     going_on = dict(learning_rate=500_000**-0.5, schedule='constant', warmup_steps=0)
-
-    config.data.tokenizer.kind = 'bpe'
-    config.data.tokenizer.size = 32_000
-    config.optimizer.name = 'adafactor'
-    config.optimizer.learning_rate = 1000**-0.5  # 1 / sqrt(step) after the warm-up: at most 0.0316
-    config.optimizer.schedule = 'inverse_sqrt'
-    config.optimizer.warmup_steps = 1000
-    config.optimizer.clip_norm = 1.0
-    config.train.num_steps = 500_000
-    config.train.num_lanes = 256  # x 512 = 2^17 tokens
-    config.train.segment_length = 512
-    config.train.log_every = 200
-    config.train.evaluate_every = 5000
-    config.evaluate.num_lanes = 64
-    config.evaluate.max_segments = 64
 
     def tiny(config):
         """4 layers of 128 on bytes, a memory of 2,048 in the third; some minutes on two cores."""
@@ -116,7 +101,7 @@ def get_config(arg=''):
             config.train.num_steps = 20_000
             config.optimizer.update(going_on)
 
-    more = {
+    more: dict[str, Any] = {
         'segment': segment, 'no_cache': no_cache, 'layer': layer, 'k': neighbours,
         'size': memory_size, 'from': start_from,
     }  # fmt: skip

@@ -16,6 +16,8 @@ divide over devices, `dtype` is bfloat16 in place of float16. Queries, keys and 
 Transformer and of RFA begin with Xavier's values without their gain of 2**-0.5.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
@@ -117,7 +119,9 @@ def get_config(arg=''):
         config.train.start_from = workdir
         memories['t2r'].groups = ATTENTION_ONLY
 
-    changes = dict(tiny=tiny, carry=carry, slots=slots, heads=heads, frozen=frozen, shift=shift)
+    changes: dict[str, Any] = dict(
+        tiny=tiny, carry=carry, slots=slots, heads=heads, frozen=frozen, shift=shift
+    )
     changes['convert'] = convert
     variant(config, arg, memory='memsizer', memories=memories, **changes)
     if {'local', 'linear', 'memsizer'} & set(model.attention):

@@ -52,8 +52,7 @@ def get_config(arg=''):
         for name in ('memsizer', *LINEAR):
             memories[name].fields.update(shift=kind)
 
-    changes = dict(pair=pair, tiny=small, shift=shift)
-    variant(config, arg, memory='memsizer', memories=memories, **changes)
+    variant(config, arg, memory='memsizer', memories=memories, pair=pair, tiny=small, shift=shift)
     for name in ('memsizer', 'linear'):
         if name in config.model.attention:
             config.model.seq2seq.cross = name

@@ -13,6 +13,8 @@ ours. `learning_rate` is the least of its sweep, 1e-3 to 3e-2; `warmup_steps`, `
 sizes come equally often; it has five times as many documents of 64 tokens as of any other size.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant
 
@@ -44,7 +46,7 @@ def get_config(arg=''):
     config.train.evaluate_every = 5000
     config.evaluate.num_lanes = 64
     config.generate.sample_length = 0
-    scale = dict(reach=256, memories=4096)
+    scale: dict[str, Any] = dict(reach=256, memories=4096)
 
     def tiny(config):
         """2 layers of 64 and 32 words; some minutes on two cores."""

@@ -16,31 +16,14 @@ et al. (2019).
 from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import new_segment, variant
+from longmem_jax.configs._pg19 import pg19
 
 
 def get_config(arg=''):
     config = base()
 
-    size(config, layers=12, width=1024, heads=8, feed_forward=4096)  # 184 M parameters
-    config.model.vocab_size = 32_128
-    config.model.dropout = 0.05
-    config.model.dtype = 'bfloat16'
+    pg19(config)
     memories = dict(transformer_xl=given(memory_length=512))
-
-    config.data.tokenizer.kind = 'bpe'
-    config.data.tokenizer.size = 32_000
-    config.optimizer.name = 'adafactor'
-    config.optimizer.learning_rate = 1000**-0.5  # 1 / sqrt(step) after the warm-up
-    config.optimizer.schedule = 'inverse_sqrt'
-    config.optimizer.warmup_steps = 1000
-    config.optimizer.clip_norm = 1.0
-    config.train.num_steps = 500_000
-    config.train.num_lanes = 256  # x 512 = 2^17 tokens
-    config.train.segment_length = 512
-    config.train.log_every = 200
-    config.train.evaluate_every = 5000
-    config.evaluate.num_lanes = 64
-    config.evaluate.max_segments = 64
 
     def tiny(config):
         """4 layers of 160 on bytes, some minutes on two cores."""

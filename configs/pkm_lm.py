@@ -103,5 +103,14 @@ def get_config(arg=''):
         """Without memories."""
         set_layers(model.num_layers, 0)
 
-    changes = dict(tiny=tiny, layers=layers, width=width, places=places, plain=plain)
-    return variant(config, arg, memory='product_key', memories=dict(product_key=memory), **changes)
+    return variant(
+        config,
+        arg,
+        memory='product_key',
+        memories=dict(product_key=memory),
+        tiny=tiny,
+        layers=layers,
+        width=width,
+        places=places,
+        plain=plain,
+    )

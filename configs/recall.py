@@ -9,6 +9,8 @@ and gradients through eight segments, with which they learn sooner. There are no
 the papers test large models. The data is generated.
 """
 
+from typing import Any
+
 from longmem_jax.config import reach
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import one_of, variant
@@ -48,7 +50,7 @@ def get_config(arg=''):
     config.evaluate.num_lanes = 64
     config.evaluate.max_segments = 64
     config.generate.sample_length = 0
-    carried = {}  # for models that carry vectors: what differs
+    carried: dict[str, Any] = {}  # for models that carry vectors: what differs
     scale = dict(reach=2048, memories=65_536, basis=512, samples=512, widths=(0.01, 0.05))
 
     def kind(config, name):

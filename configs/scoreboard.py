@@ -10,6 +10,8 @@ token before (`token_shift`): a layer that cannot single it out would otherwise 
 for no reason of its memory, and the others would take thousands of steps to find it.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import one_of, variant
 
@@ -34,9 +36,9 @@ def get_config(arg=''):
     config.evaluate.num_lanes = 64
     config.evaluate.max_segments = 64
     config.generate.sample_length = 0
-    scale = dict(reach=512, memories=8192)
+    scale: dict[str, Any] = dict(reach=512, memories=8192)
     # Of the tasks: words; length and pairs; distances; documents of evaluation.
-    sizes = dict(
+    sizes: dict[str, Any] = dict(
         words=1024,
         pairs=((128, 8), (256, 16), (512, 32), (1024, 64)),
         distances=(32, 256, 1024, 2048),

@@ -16,6 +16,8 @@ Batch, rate and length are those of the BabyLM 2023 pipeline (AdamW, 5e-5, linea
 segments as long as its longest text, 128), which cuts longer texts; ours are read to their ends.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given, use
 from longmem_jax.config.variants import one_of, variant, whole_number
@@ -49,7 +51,7 @@ def get_config(arg=''):
     config.evaluate.num_lanes = 64
     config.generate.sample_length = 0
     memories = dict(transformer_xl=given(memory_length=512))
-    host = dict(source='')
+    host: dict[str, Any] = dict(source='')
 
     def tiny(config):
         """2 layers of 64, a minute or two on two cores."""
@@ -89,6 +91,7 @@ def get_config(arg=''):
         if name != 'none':
             grafting.graft(config, name, changes=changes, **scale)
 
+    begins: dict[str, Any] = {'from': start}
     return variant(
         config,
         arg,
@@ -98,7 +101,7 @@ def get_config(arg=''):
         others=('none',),
         tiny=tiny,
         task=task,
-        **{'from': start},
+        **begins,
         path=path,
         segment=segment,
     )

@@ -21,6 +21,8 @@ released code stops, flow through the memory as in the paper on Infini-attention
 `b2` and `weight_decay` are the released trainer's.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import one_of, variant
@@ -80,6 +82,7 @@ def get_config(arg=''):
         """Fine-tunes another run, the base, for as many steps."""
         config.train.start_from = workdir
 
+    begins: dict[str, Any] = {'from': start}
     return variant(
         config,
         arg,
@@ -87,5 +90,5 @@ def get_config(arg=''):
         memories=memories,
         tiny=tiny,
         segment=segment,
-        **{'from': start},
+        **begins,
     )

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 from absl import flags
 
+from experiments.speed.bench import state_bytes
 from longmem_jax.commands import entry
-from longmem_jax.commands.bench import state_bytes
 from longmem_jax.config import checks
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError

@@ -29,7 +29,7 @@ class Around(nn.Module):
     Attributes:
       settings: of the model, for segments without extra tokens.
       normalize: norm of what the last block returns; the identity if the model has none.
-      shared: what several such memories share, see `Entry.shared`, or None.
+      shared: what several such memories share, see `LayerType.shared`, or None.
       depth: number of blocks.
     """
 
@@ -48,7 +48,7 @@ class Around(nn.Module):
         return state
 
     def leading(self, opened: Opened) -> jax.Array | None:
-        """Extra tokens before the segment, [batch, n, d_model]; None = none. See `Entry.extra`."""
+        """Extra tokens before the segment, [batch, n, d_model]; None = none. See `LayerType.extra`."""
         return None
 
     def trailing(self, opened: Opened) -> jax.Array | None:
@@ -74,7 +74,7 @@ class Around(nn.Module):
 
     def between(self, block: int, x: jax.Array, opened: Opened, *, train: bool) -> jax.Array:
         """What is added between attention and feed-forward layer, from `x` after the norm of a pre-norm
-        model; only of memories with `Entry.between`."""
+        model; only of memories with `LayerType.between`."""
         raise NotImplementedError
 
     def after(self, block: int, written: jax.Array, opened: Opened) -> Opened:
@@ -176,7 +176,7 @@ class Run:
         opened, extra, packing = None, self.settings.leading + self.settings.trailing, None
         if around is not None:
             opened = around.open_segment(states[0].around, batch, train=train)
-        if extra:
+        if around is not None and extra:
             leading, trailing = (
                 vectors if vectors is None else self.drop(vectors, deterministic=not train)
                 for vectors in (around.leading(opened), around.trailing(opened))
@@ -190,7 +190,7 @@ class Run:
                 given = with_carried(state, carried)
                 x, state, aux = block(x, given, longer, train=train, source=source, between=between)
                 state, carried = without_carried(state, carried)
-                if self.settings.trailing:
+                if around is not None and packing is not None:
                     written = packing.unpack(x)[:, -self.settings.trailing :]
                     opened = around.after(i, written, opened)
             new.append(state)
@@ -204,7 +204,8 @@ class Run:
         if around is None:
             return x, tuple(new), auxes, carried
         auxes.append(around.report(opened))
-        return x, self._closed(new, states, opened, segment.num_valid), auxes, carried
+        closed = self._closed(around, new, states, opened, segment.num_valid)
+        return x, closed, auxes, carried
 
     def open_segment(self, states: Sequence[Any], batch_size: int) -> tuple[Any, ...]:
         """Caches of a segment, with the leading extra tokens in them."""
@@ -216,8 +217,8 @@ class Run:
             return caches
         opened = self.around.open_segment(states[0].around, batch_size)
         caches = self._with(caches, opened)
-        if self.settings.leading:
-            caches = self._extend_by(self.around.leading(opened), caches, 0, False)
+        if (leading := self.around.leading(opened)) is not None:
+            caches = self._extend_by(leading, caches, 0, False)
         return caches
 
     def extend(
@@ -242,7 +243,7 @@ class Run:
             given = with_carried(cache, carried)
             x, cache = block.extend(x, given, index, count, source, between=between)
             cache, carried = without_carried(cache, carried)
-            if writes:
+            if writes and self.around is not None:
                 opened = self.around.after(i, x, opened)
             new.append(cache)
         return x, self._with(new, opened), carried
@@ -258,12 +259,12 @@ class Run:
         if self.settings.leading or self.settings.trailing:
             first = count + self.settings.leading
             end = first + self.settings.trailing
-            if self.settings.trailing:
+            around = self.around
+            if around and (trailing := around.trailing(caches[0].around)) is not None:
                 caches = tuple(
                     block.before_trailing(cache, end)
                     for block, cache in zip(self.blocks, caches, strict=True)
                 )
-                trailing = self.around.trailing(caches[0].around)
                 caches = self._extend_by(trailing, caches, first, True)
             end = jnp.where(count > 0, end, jnp.zeros_like(end))
         closed = tuple(
@@ -272,30 +273,44 @@ class Run:
         )
         if self.around is None:
             return closed
-        return self._closed(closed, states, caches[0].around, count)
+        return self._closed(self.around, closed, states, caches[0].around, count)
 
-    def _extend_by(self, vectors, caches, index, writes):
+    def _extend_by(
+        self, vectors: jax.Array, caches: Sequence[Any], index: int | jax.Array, writes: bool
+    ) -> tuple[Any, ...]:
         """Caches with extra tokens, [batch, n, d_model], in them."""
         count = jnp.full(vectors.shape[:1], vectors.shape[1], jnp.int32)
         none = (None,) * len(self.blocks)
         return self.extend(vectors, caches, index, count, none, {}, writes=writes)[1]
 
-    def _closed(self, closed, states, opened, count):
+    def _closed(
+        self,
+        around: Around,
+        closed: Sequence[Any],
+        states: Sequence[Any],
+        opened: Opened,
+        count: jax.Array,
+    ) -> tuple[Any, ...]:
         """States of the blocks, with the memory's after the segment where there were tokens."""
         old = states[0].around
-        new = self.around.close_segment(old, opened, count)
+        new = around.close_segment(old, opened, count)
         return self._with(closed, select_lanes(count > 0, new, old))
 
-    def _with(self, states, around):
+    def _with(self, states: Sequence[Any], around: Any) -> tuple[Any, ...]:
         """`states` with that of the memory in the first."""
         first, *others = states
         return (first.replace(around=around), *others)
 
-    def _before(self, block, x, opened, index):
+    def _before(
+        self, block: int, x: jax.Array, opened: Opened, index: int | jax.Array
+    ) -> tuple[jax.Array, Opened]:
         return (x, opened) if self.around is None else self.around.before(block, x, opened, index)
 
-    def _between(self, block, opened, train):
+    def _between(
+        self, block: int, opened: Opened, train: bool
+    ) -> Callable[[jax.Array], jax.Array] | None:
         """`Around.between` as a function of the block's x."""
-        if self.around is None:
+        around = self.around
+        if around is None:
             return None
-        return lambda x: self.around.between(block, x, opened, train=train)
+        return lambda x: around.between(block, x, opened, train=train)

@@ -12,11 +12,14 @@ from typing import Any, Protocol
 
 import flax.struct
 import jax
+from jax.typing import DTypeLike
 
 from longmem_jax.segment import Aux, Segment, State
 from longmem_jax.views import View
 
 Cache = Any
+# In `config.optimizer.groups`: pattern of paths, factor of the rate, weight decay[, another optimizer].
+Group = tuple[str, float, bool] | tuple[str, float, bool, str]
 # Which attention projections have biases: none; queries, keys and values; output; all.
 BIASES = ('none', 'qkv', 'out', 'all')
 # Initial values of kernels, see `layers.initializers`.
@@ -39,23 +42,30 @@ class ModelSettings:
       init_std: standard deviation of kernels at the start, if `init` is 'normal', and of tables.
       dtype: dtype of activations ('float32', 'bfloat16', 'float64'); parameters stay float32.
       num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = num_heads.
-      attention_bias: one of `BIASES`; layers whose papers have biases add their own.
+      attention_bias: which projections have biases: 'none', 'qkv', 'out', 'all'; layers whose papers
+        have biases add their own.
       scale_scores: attention scores are multiplied by 1 / sqrt(head_dim).
       norm_epsilon: added to the variance in the norms of the stack.
       rotary_base: base of the wavelengths of rotary positions.
       rotary_share: share of head_dim that is rotated, its first dimensions.
-      rotary_scaling, rotary_factor, rotary_original, rotary_bands: slower rotations for texts longer
-        than in pretraining; see `layers.positions.scaled_frequencies`.
+      rotary_scaling: rotary positions beyond the length of pretraining: 'none', 'linear', 'llama3',
+        'yarn'; see `layers.positions.scaled_frequencies`.
+      rotary_factor: with rotary_scaling: frequencies are divided by this.
+      rotary_original: 'llama3', 'yarn': length of texts in pretraining, in tokens.
+      rotary_bands: 'llama3', 'yarn': turns in rotary_original tokens. Frequencies with fewer turns than
+        the first number are divided, those with more than the second are not.
       rotary_gain: factor of rotated queries, and of rotated keys.
-      head_norm: norm of the queries and the keys of every head; 'none' or one of `layers.norms.KINDS`.
-      init: one of `INITS`, the scheme of kernels at the start.
+      head_norm: norm of the queries and the keys of every head: 'none', 'rmsnorm', 'layernorm'.
+      init: kernels at the start: 'normal', 'glorot_uniform', 'torch' (PyTorch's uniform).
       scale_residual_init: kernels whose results are added to the residual stream, `out` of attention
         and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
-      kernels: one of `KERNELS`, how whole segments, and the first tokens of an open one, are attended
-        to; tokens one by one are always 'plain'.
-      cache_tokens: most tokens that layers with a decoder's key-value cache keep; 0 = all that they see.
+      kernels: how whole segments, and the first tokens of an open one, are attended to: 'plain', or
+        'fused' in one kernel for TPUs; tokens one by one are always 'plain'.
+      cache_tokens: of layers with a decoder's key-value cache ('full', 'sliding'): tokens that are kept,
+        0 = all that they see; in training and --mode=evaluate. Other modes keep what their texts need.
       cache_dtype: dtype of that cache; None = `dtype`.
-      norm, pre_norm: kind of norm of the stack; before the layers or after the sums.
+      norm: kind of norm of the stack: 'layernorm' or 'rmsnorm'.
+      pre_norm: norms before the layers; False: after the residual additions.
       residual_dropout: rate on what is added to the residual stream; -1 = `dropout`.
       token_std: root mean square of the vectors of tokens at the start; 0 = `init_std`.
       leading, trailing: extra tokens before and after the tokens of every segment, see `around`;
@@ -71,7 +81,7 @@ class ModelSettings:
     dropout: float
     attention_dropout: float
     init_std: float
-    dtype: Any
+    dtype: DTypeLike
     num_kv_heads: int = 0
     attention_bias: str = 'none'
     scale_scores: bool = True
@@ -88,7 +98,7 @@ class ModelSettings:
     scale_residual_init: bool = False
     kernels: str = 'plain'
     cache_tokens: int = 0
-    cache_dtype: Any = None
+    cache_dtype: DTypeLike | None = None
     norm: str = 'layernorm'
     pre_norm: bool = True
     residual_dropout: float = -1.0
@@ -164,8 +174,7 @@ class MemoryLayer(Protocol):
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memory."""
 
 
-@flax.struct.dataclass
-class NoState:
+class NoState(flax.struct.PyTreeNode):
     """The state or cache of a stateless layer: a pytree without leaves."""
 
 
@@ -240,7 +249,7 @@ class Recipe:
     around: tuple[str, ...] = ()
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_weights: dict[str, float] = dataclasses.field(default_factory=dict)
-    groups: tuple[tuple, ...] = ()
+    groups: tuple[Group, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -265,7 +274,7 @@ class Graft:
     how: str
     positions: str
     recipes: tuple[str, ...] = ()
-    groups: Callable[[str], tuple[tuple, ...]] = lambda position: ()
+    groups: Callable[[str], tuple[Group, ...]] = lambda position: ()
 
 
 # Gates of a memory in a pretrained decoder begin almost closed, at .05. The decoder was never trained
@@ -284,102 +293,118 @@ def position_of_window(position: str) -> str:
     return 'alibi_beyond' if position == 'none' else position
 
 
-def rates_of_window(position: str) -> tuple[tuple, ...]:
+def rates_of_window(position: str) -> tuple[Group, ...]:
     """Groups for the biases of `position_of_window`: at the rate of the rest they would hardly move."""
     return (('/memory_bias$', 10.0, False),) if position == 'none' else ()
 
 
-def fields_of(layer: type) -> list[dataclasses.Field]:
+def fields_of(layer: type) -> list[dataclasses.Field[Any]]:
     """The attributes of a layer's module that are fields of its sub-config."""
     return [field for field in dataclasses.fields(layer) if field.name not in GIVEN]
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """One layer type of the registry.
+class LayerType:
+    """A layer's module, and what a model must know of it.
 
     Attributes:
-      name: its name in `config.model.attention`, `feed_forward` or `around`.
-      layer: its linen module, see `MemoryLayer`, or `around.Around`.
-      place: where it stands in a block, one of `PLACES`.
-      toy: fields that differ from the defaults in the small layer of the conformance suite.
-      variants: name to further changes of the toy, which the suite also runs.
-      recipes: NAME of `:memory=NAME` to `(scale) -> Recipe`.
+      module: linen module, see `MemoryLayer`, or `around.Around`.
       check: `(fields, config.model, segment_length) -> problems` of a sub-config; None = nothing to
         check.
-      check_training: like `check`: what would keep a layer of these fields from learning; None =
-        nothing to check. Not for evaluation, whose segments and fields may differ.
-      trained: fields that parameters are trained for though no shape depends on them, with advice:
-        evaluation must not override them.
-      warnings: name of one of its `Aux.metrics` to the warning in training when it is above 0.
-      reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
-        most; None, or of these fields None = there is no such limit, or it is no attention.
+      shared: `fields -> module class` of parameters shared by all layers of this type, or None.
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
         `config.train.loss_weights`.
-      shared: `fields -> module class` of parameters shared by all layers of this type, or None.
-      lengths: fields for the lengths of its memory, each with a word for tables of results.
+      reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
+        most; None, or of these fields None = unlimited, or not an attention layer.
+      bounded: names of parameters that the optimizer keeps in [0, 1].
+      nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
+        bfloat16 may change the choice. '' = there is no such choice.
+      fused: `fields -> problem`, what keeps a layer of these fields from `kernels = 'fused'`, '' =
+        nothing; None = it has no fused kernel.
+      context: `fields -> tokens` of the longest text all of which the layer sees, 0 = it has no longest;
+        of layers whose memory is a pretrained decoder's key-value cache. None = of all others.
+      cross: `(its sub-config, slots) -> module class` of cross-attention for encoder-decoders, a
+        function of `settings` and `normalize` with the methods of `attention.cross_attention`; None =
+        it has none.
       extra: `fields -> (leading, trailing)`, numbers of its extra tokens, if it stands around blocks.
       between: it stands around blocks and has a part between attention and feed-forward layer.
       inside: of one that stands around blocks: the attention layer that it is around outside of this
         library's models, and that one's fields that differ from the defaults.
+    """
+
+    module: type
+    check: Callable[[Any, Any, int], list[str]] | None = None
+    shared: Callable[[Any], Any] | None = None
+    losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
+    reach: Callable[[Any, int], int | None] | None = None
+    bounded: tuple[str, ...] = ()
+    nearest: str = ''
+    fused: Callable[[Any], str] | None = None
+    context: Callable[[Any], int] | None = None
+    cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
+    extra: Callable[[Any], tuple[int, int]] = lambda fields: (0, 0)
+    between: bool = False
+    inside: tuple[str, dict[str, Any]] = ('local', {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipes:
+    """With which settings a memory learns, and which of them must stay as they were in training.
+
+    Attributes:
+      by_name: NAME of `:memory=NAME` to `(scale) -> Recipe`.
+      check: like `LayerType.check`: what would keep a layer of these fields from learning; None =
+        nothing to check. Not for evaluation, whose segments and fields may differ.
+      trained: fields that parameters are trained for though no shape depends on them, with advice:
+        evaluation must not override them.
+      warnings: name of one of its `Aux.metrics` to the warning in training when it is above 0.
       growing: ends of paths of parameters that may have more rows than in the run it starts from.
       unshifted: fields with which it has no view of its own of the tokens just before, to compare it in
         a model that has one.
-      bounded: names of parameters that the optimizer keeps in [0, 1].
-      cross: `(its sub-config, slots) -> module class` of cross-attention for encoder-decoders, a
-        function of `settings` and `normalize` with the methods of `attention.cross_attention`; None =
-        it has none.
+    """
+
+    by_name: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
+    check: Callable[[Any, Any, int], list[str]] | None = None
+    trained: dict[str, str] = dataclasses.field(default_factory=dict)
+    warnings: dict[str, str] = dataclasses.field(default_factory=dict)
+    growing: tuple[str, ...] = ()
+    unshifted: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One layer type of the registry: its layer, its recipes, its graft, its view.
+
+    Attributes:
+      name: its name in `config.model.attention`, `feed_forward` or `around`.
+      layer: its module, and what a model must know of it.
+      place: where it stands in a block, one of `PLACES`.
+      recipe: with which settings it learns.
       graft: how it takes the place of a pretrained decoder's layer; None = it does not.
-      nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
-        bfloat16 may change the choice. '' = there is no such choice.
-      kept: `(layer, x, age) -> [batch, queries, n]` in [0, 1]: how much a query still has of each of n
-        earlier tokens, from the layer's inputs x [batch, n, d_model] and the tokens since then, age
-        [queries, n] (0 = the query itself); for pictures. None = all of those within `reach`.
-      fused: `fields -> fault`, what keeps a layer of these fields from `kernels = 'fused'`, '' =
-        nothing; None = it has no fused kernel.
-      context: `fields -> tokens` of the longest text all of which the layer sees, 0 = it has no longest;
-        of layers whose memory is a pretrained decoder's key-value cache. None = of all others.
-      view: what `--mode=inspect` shows of it; see `longmem_jax.views`.
+      view: what `--mode=inspect`, pictures and tables show of it.
+      toy: fields that differ from the defaults in the small layer of the conformance suite.
+      variants: name to further changes of the toy, which the suite also runs.
       same_as: name of a layer with the same code and other defaults, so that tests of one hold for
         both; '' = it has code of its own.
     """
 
     name: str
-    layer: type
-    toy: dict[str, Any]
+    layer: LayerType
     place: str = 'attention'
-    variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    recipes: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
-    check: Callable[[Any, Any, int], list[str]] | None = None
-    check_training: Callable[[Any, Any, int], list[str]] | None = None
-    trained: dict[str, str] = dataclasses.field(default_factory=dict)
-    warnings: dict[str, str] = dataclasses.field(default_factory=dict)
-    reach: Callable[[Any, int], int | None] | None = None
-    losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
-    shared: Callable[[Any], Any] | None = None
-    lengths: dict[str, str] = dataclasses.field(default_factory=dict)
-    extra: Callable[[Any], tuple[int, int]] = lambda fields: (0, 0)
-    between: bool = False
-    inside: tuple[str, dict[str, Any]] = ('local', {})
-    growing: tuple[str, ...] = ()
-    unshifted: dict[str, Any] = dataclasses.field(default_factory=dict)
-    bounded: tuple[str, ...] = ()
-    cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
+    recipe: Recipes = Recipes()
     graft: Graft | None = None
-    nearest: str = ''
-    kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
-    fused: Callable[[Any], str] | None = None
-    context: Callable[[Any], int] | None = None
     view: View = View()
+    toy: dict[str, Any] = dataclasses.field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     same_as: str = ''
 
     def fields(self) -> dict[str, Any]:
         """Names and types of the fields of the sub-config."""
-        return {field.name: field.type for field in fields_of(self.layer)}
+        return {field.name: field.type for field in fields_of(self.layer.module)}
 
     def defaults(self) -> dict[str, Any]:
         """The sub-config with the paper's values."""
-        return {field.name: field.default for field in fields_of(self.layer)}
+        return {field.name: field.default for field in fields_of(self.layer.module)}
 
     def small(self, variant: str = '') -> dict[str, Any]:
         """The sub-config of the conformance suite, or of one of its variants."""

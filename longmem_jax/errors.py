@@ -98,8 +98,8 @@ def disk_faults() -> Iterator[None]:
     except Exception as error:
         if not (number := of_disk(error)):
             raise
-        named = isinstance(error, OSError) and isinstance(error.filename, str)
+        name = error.filename if isinstance(error, OSError) else None
         raise UsageError(
-            f'{error.filename if named else "a file"}: cannot be read or written '
+            f'{name if isinstance(name, str) else "a file"}: cannot be read or written '
             f'({os.strerror(number)}). Correct this and run the same command.'
         ) from error

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
 from longmem_jax.config import checks
 from longmem_jax.data import content, conventions, lanes, load
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import processes, sharding
 from longmem_jax.errors import UsageError
@@ -32,7 +33,7 @@ class Experiment:
 
     Attributes:
       config: the whole configuration.
-      workdir: folder of the run, or None (evaluation of nothing that is stored).
+      workdir: folder of the run; None = only compiled, nothing is stored.
       mesh: devices.
     """
 
@@ -40,7 +41,7 @@ class Experiment:
     workdir: Path
     mesh: Mesh
 
-    def corpus(self, split: str) -> Corpus:
+    def corpus(self, split: str) -> AnyCorpus:
         """The tokenised documents of a split.
 
         Raises:
@@ -48,7 +49,7 @@ class Experiment:
         """
         corpus = load.load(self.config.data, split, self.tokenizer)
         if not processes.alone():
-            facts = {'tokenizer': self.tokenizer.fingerprint()}
+            facts: dict[str, Any] = {'tokenizer': self.tokenizer.fingerprint()}
             facts |= {f'split {split}': content.compared(self.config.data, corpus, split)}
             processes.require_same(facts, 'data', content.SAME_FILES)
         return corpus
@@ -132,11 +133,7 @@ class Experiment:
         """Shapes, dtypes and shardings of the train state."""
         abstract = jax.eval_shape(self.make_state)
         shardings = train_step.state_shardings(self.mesh, self.model, abstract)
-        return jax.tree.map(
-            lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-            abstract,
-            shardings,
-        )
+        return sharding.abstract(abstract, shardings)
 
     @functools.cached_property
     def state_shardings(self) -> train_step.TrainState:
@@ -146,12 +143,7 @@ class Experiment:
     def checkpointer(
         self, report: Callable[[str], None], going_on: GoingOn | None = None
     ) -> Checkpointer:
-        """The checkpoints of the workdir.
-
-        Args:
-          report: called with a line if one is broken, or differs in what may differ.
-          going_on: from `going_on`, to write checkpoints; None = they are only read.
-        """
+        """The checkpoints of the workdir."""
         identity = {
             'format': FORMAT,
             'config.model': model_of(self.config),
@@ -166,7 +158,7 @@ class Experiment:
         going_on = GoingOn(settings=settings_of(self.config)) if writes else None
         return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
 
-    def going_on(self, corpus: Corpus | None = None) -> GoingOn:
+    def going_on(self, corpus: AnyCorpus | None = None) -> GoingOn:
         """What training compares with a checkpoint; `corpus` is the training split, None = none."""
         config = self.config
         return GoingOn(
@@ -231,7 +223,7 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
     train = experiment.config.train
     shape = (train.segments_per_step, train.num_lanes)
 
-    def array(shape: tuple[int, ...], dtype: Any, axis: int) -> jax.ShapeDtypeStruct:
+    def array(shape: tuple[int, ...], dtype: DTypeLike, axis: int) -> jax.ShapeDtypeStruct:
         by_lanes = sharding.lanes_sharding(experiment.mesh, axis)
         return jax.ShapeDtypeStruct(shape, dtype, sharding=by_lanes)
 
@@ -248,8 +240,8 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
     return batch, lanes.Cursor(document=position, offset=position)
 
 
-def trace_step(experiment: Experiment) -> jax.stages.Traced:
-    """The training step, traced for the shapes of the config."""
+def lower_step(experiment: Experiment) -> jax.stages.Lowered:
+    """The training step, lowered for the shapes of the config; call `.compile()` to run it."""
     step = train_step.make_train_step(
         experiment.model, experiment.optimizer, experiment.schedule, experiment.config
     )
@@ -260,14 +252,7 @@ def trace_step(experiment: Experiment) -> jax.stages.Traced:
     )
     # Memories ask for the mesh, to keep to the lanes and rows of their own device.
     with jax.set_mesh(experiment.mesh):
-        return jitted.trace(experiment.abstract_state, *_abstract_batch(experiment))
-
-
-def lower_step(experiment: Experiment) -> jax.stages.Lowered:
-    """The training step, lowered for the shapes of the config; call `.compile()` to run it."""
-    traced = trace_step(experiment)
-    with jax.set_mesh(experiment.mesh):
-        return traced.lower()
+        return jitted.lower(experiment.abstract_state, *_abstract_batch(experiment))
 
 
 def step_flops(compiled: Any, segments_per_step: int) -> float:
@@ -276,7 +261,7 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
     XLA counts the body of a loop once, so its count is that of one segment; with
     `config.train.gradient_segments` there are two loops, and it is too high. The small share of the
     optimizer is counted once per segment, and a switch as its largest branch, used or not: see
-    `has_branches`, and `training.branches`, which counts those that ran.
+    `has_branches`.
     """
     cost = compiled.cost_analysis() or {}
     return float(cost.get('flops', 0.0)) * segments_per_step
@@ -284,7 +269,8 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
 
 def has_branches(lowered: jax.stages.Lowered) -> bool:
     """Whether a step chooses on the device what it computes, so that `step_flops` is a bound."""
-    return _chooses(lowered.compiler_ir('stablehlo').operation)
+    program: Any = lowered.compiler_ir('stablehlo')
+    return _chooses(program.operation)
 
 
 def _chooses(operation: Any) -> bool:

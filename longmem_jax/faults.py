@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from longmem_jax.errors import nearest, unknown
+from longmem_jax.errors import UsageError, nearest, unknown
 
 # Name of a type to the types it accepts and its name in messages.
-TYPES = {
+TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     'int': (int, 'an int'),
     'bool': (bool, 'True or False'),
     'float': ((int, float), 'a float'),
@@ -29,6 +29,13 @@ def is_possible(value: Any) -> bool:
 def under(where: str, faults: Iterable[str]) -> list[str]:
     """The faults with the path of their section prepended, such as `config.model.infini`."""
     return [f'{where}.{fault}' for fault in faults]
+
+
+def require_none(faults: Sequence[str]) -> None:
+    """Raises one `UsageError` with all faults of a configuration, if there are any."""
+    if faults:
+        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
+        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
 
 
 def differing(first: Any, second: Any, where: str = '') -> list[tuple[str, Any, Any]]:
@@ -76,16 +83,11 @@ def between(
 ) -> list[str]:
     """Faults of fields outside of an interval.
 
-    Args:
-      fields: the section.
-      least: lower end of the interval.
-      greatest: upper end.
-      *names: fields to check.
-      ends: '[' and ']' include an end, '(' and ')' exclude it.
+    In `ends`, '[' and ']' include an end, '(' and ')' exclude it.
     """
     faults = []
-    excluded = [str(end) for end, mark in zip((least, greatest), ends, strict=True) if mark in '()']
-    excluded = f', excluding {" and ".join(excluded)}' if excluded else ''
+    outside = [str(end) for end, mark in zip((least, greatest), ends, strict=True) if mark in '()']
+    excluded = f', excluding {" and ".join(outside)}' if outside else ''
     for name in names:
         value = fields[name]
         inside = least < value < greatest

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -74,7 +74,8 @@ def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
 def write_arrays(path: str | Path, **arrays: np.ndarray) -> None:
     """Writes or replaces an .npz file as a whole."""
     with whole_file(path) as partial, partial.open('wb') as file:
-        np.savez(file, **arrays)
+        named: dict[str, Any] = dict(arrays)
+        np.savez(file, **named)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -83,7 +84,7 @@ def copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, partial)
 
 
-def open_own(path: str | Path, mode: str) -> IO[Any]:
+def open_own(path: str | Path, mode: str) -> Any:
     """Opens a file that is written bit by bit, and only if it is this folder's own.
 
     Args:

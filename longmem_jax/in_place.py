@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.segment import State, select_lanes
+from longmem_jax.segment import Tree, select_lanes
 
 
 @runtime_checkable
@@ -44,7 +44,7 @@ def is_in_place(part: Any) -> bool:
     return isinstance(part, InPlace)
 
 
-def reset_lanes(lanes: jax.Array, initial: State, state: State) -> State:
+def reset_lanes(lanes: jax.Array, initial: Tree, state: Tree) -> Tree:
     """A model's state with the memories of some lanes reset.
 
     Args:
@@ -59,7 +59,7 @@ def reset_lanes(lanes: jax.Array, initial: State, state: State) -> State:
     return jax.tree.map(select, initial, state, is_leaf=is_in_place)
 
 
-def keep_state(state: State, tokens: int) -> tuple[State, Any]:
+def keep_state(state: Tree, tokens: int) -> tuple[Tree, Any]:
     """Prepares to undo a step.
 
     Args:
@@ -72,11 +72,12 @@ def keep_state(state: State, tokens: int) -> tuple[State, Any]:
     """
     parts, structure = jax.tree.flatten(state, is_leaf=is_in_place)
     pairs = [part.keep(tokens) if is_in_place(part) else (part, part) for part in parts]
-    read = structure.unflatten(part for part, _ in pairs)
-    return jax.lax.optimization_barrier((read, structure.unflatten(kept for _, kept in pairs)))
+    read = jax.tree.unflatten(structure, [part for part, _ in pairs])
+    kept = jax.tree.unflatten(structure, [kept for _, kept in pairs])
+    return jax.lax.optimization_barrier((read, kept))
 
 
-def restore_state(finite: jax.Array, state: State, kept: Any) -> State:
+def restore_state(finite: jax.Array, state: Tree, kept: Any) -> Tree:
     """The memories after a step if it was `finite` (bool scalar), else those given to `keep_state`."""
 
     def select(new: Any, old: Any) -> Any:
@@ -85,7 +86,7 @@ def restore_state(finite: jax.Array, state: State, kept: Any) -> State:
     return jax.tree.map(select, state, kept, is_leaf=is_in_place)
 
 
-def readable_state(state: State) -> State:
+def readable_state(state: Tree) -> Tree:
     """A state with zeros in the rows that cannot be read, to compare it or to hand it to others.
 
     Rows of earlier documents may still be there; they must not leave in a file.

@@ -8,12 +8,13 @@ import functools
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from typing import Any, TypeVar
 
 from longmem_jax.errors import UsageError, say, unknown
 from longmem_jax.subject import Subject
 
+T = TypeVar('T')
 OWN = 'longmem-jax'  # the distribution of this library
 # What `register` and packages may add, with the group of its entry points.
 GROUPS = {
@@ -105,16 +106,16 @@ def foreign() -> dict[str, str]:
     found = {(kind, name): '' for kind, names in _registered.items() for name in names}
     for kind, group in GROUPS.items():
         for point in _entry_points().get(group, ()):
-            if distribution(point) != OWN:
+            if point.dist and distribution(point) != OWN:
                 found[kind, point.name] = f'{distribution(point)} {point.dist.version}'
-    brought = {}
+    brought: dict[str, str] = {}
     for (kind, name), package in found.items():
         if kind == 'subject' and (subject := dict(SUBJECTS.items()).get(name)) is not None:
             brought |= dict.fromkeys((*subject.sections, *subject.kinds, *subject.sources), package)
     return {name: package for (_, name), package in found.items()} | brought
 
 
-class Registry(Mapping[str, Any]):
+class Registry(Mapping[str, T]):
     """A mapping from names to objects of one kind.
 
     An entry point that cannot be loaded raises `UsageError` where its name is asked for; `values` and
@@ -124,8 +125,8 @@ class Registry(Mapping[str, Any]):
     def __init__(
         self,
         word: str,
-        of: type,
-        own: Mapping[str, Any],
+        of: type[T],
+        own: Mapping[str, T | str],
         kind: str = '',
         brought: str = '',
     ):
@@ -133,14 +134,13 @@ class Registry(Mapping[str, Any]):
 
         Args:
           word: what the names are, for messages, such as 'memory' or `config.data.source`.
-          of: type of the objects.
           own: name to object, or to 'module:object'.
           kind: one of `GROUPS`; '' = packages add nothing here.
           brought: the field of `subject.Subject` by which subjects add names; '' = none.
         """
         self._word, self._of, self._own = word, of, dict(own)
         self._kind, self._brought = kind, brought
-        self._loaded: dict[str, tuple[Any, Any]] = {}
+        self._loaded: dict[str, tuple[Any, T]] = {}
 
     # Two registries are the same if they are one object; a `Mapping` would load all to compare them.
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -149,25 +149,26 @@ class Registry(Mapping[str, Any]):
         """Every name, with its object, 'module:object' or entry point."""
         return _names(self)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> T:
         targets = self._targets()
         if name not in targets:
             raise UsageError(unknown(self._word, name, sorted(targets)))
-        target, (loaded, value) = targets[name], self._loaded.get(name, (None, None))
-        if loaded is not target:
-            value = self._checked(name, self._load(name, target))
-            self._loaded[name] = target, value
-        return value
+        target, known = targets[name], self._loaded.get(name)
+        if known is None or known[0] is not target:
+            known = target, self._checked(name, self._load(name, target))
+            self._loaded[name] = known
+        return known[1]
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _checked(self, name: str, value: Any) -> T:
         """`value`; raises `UsageError` unless it is an object of this kind with that name."""
         if not isinstance(value, self._of):
             raise UsageError(
                 f'{self._word} {name!r}: must be of the type {self._of.__module__}.'
                 f'{self._of.__qualname__}, not {type(value).__name__}'
             )
-        if getattr(value, 'name', name) != name:
-            raise UsageError(f'{self._word} {name!r}: its name is {value.name!r}; use one name')
+        own = getattr(value, 'name', name)
+        if own != name:
+            raise UsageError(f'{self._word} {name!r}: its name is {own!r}; use one name')
         return value
 
     def _load(self, name: str, target: Any) -> Any:
@@ -198,35 +199,36 @@ class Registry(Mapping[str, Any]):
         """The object of a name, or `default` if there is no such name."""
         return self[name] if name in self else default
 
-    def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> ItemsView[str, T]:
         """Names and objects; without those of faulty packages."""
-        found = []
+        found = {}
         for name in self:
             try:
-                found.append((name, self[name]))
+                found[name] = self[name]
             except UsageError as error:
                 _say_once(f'Left out: {error}.')
-        return found
+        return found.items()
 
-    def values(self) -> list[Any]:
+    def values(self) -> ValuesView[T]:
         """The objects; without those of faulty packages."""
-        return [value for _, value in self.items()]
+        return dict(self.items()).values()
 
 
-class Part(Registry):
+class Part(Registry[T]):
     """The objects of a registry that belong to one place."""
 
-    def __init__(self, whole: Registry, place: str):
+    def __init__(self, whole: Registry[T], place: str):
         """`place`: the field of that name that the objects have."""
         super().__init__(f'{place} layer', whole._of, {})
         self._whole, self._place = whole, place
 
     def _targets(self) -> dict[str, Any]:
-        return {name: value for name, value in self._whole.items() if value.place == self._place}
+        found: dict[str, Any] = dict(self._whole.items())
+        return {name: value for name, value in found.items() if value.place == self._place}
 
 
 @functools.cache
-def _names(registry: Registry) -> dict[str, Any]:
+def _names(registry: Registry[Any]) -> dict[str, Any]:
     """The names of a registry: its own, of subjects, of `register`, of packages; the first counts."""
     found = dict(registry._own)
     if registry._brought:

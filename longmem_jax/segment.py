@@ -1,8 +1,9 @@
 """Segments of documents in lanes (batch rows), and the scan that carries memories across segments."""
 
 import functools
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.struct
 import jax
@@ -10,7 +11,12 @@ import jax.numpy as jnp
 
 from longmem_jax.errors import UsageError
 
+Tree = TypeVar('Tree')  # a pytree of arrays
+Item = TypeVar('Item')
+Output = TypeVar('Output')
 State = Any
+# An array of a record that is also filled with numpy's arrays, and with shapes or shardings of its own.
+Leaf = Any
 NOTHING = -1  # in a source text, a position without a token
 
 
@@ -19,8 +25,7 @@ def of_second(tokens: Any) -> Any:
     return NOTHING - 1 - tokens
 
 
-@flax.struct.dataclass
-class Segment:
+class Segment(flax.struct.PyTreeNode):
     """The input of one forward call: `length` consecutive tokens of one document per lane.
 
     Attributes:
@@ -44,8 +49,7 @@ class Segment:
         return self.valid.sum(axis=1, dtype=jnp.int32)
 
 
-@flax.struct.dataclass
-class Packing:
+class Packing(flax.struct.PyTreeNode):
     """The permutation of a segment that moves the valid tokens of every lane to the front.
 
     Attributes:
@@ -65,8 +69,7 @@ class Packing:
         return jnp.take_along_axis(leaf, per_lane_order(self.inverse, leaf), axis=1)
 
 
-@flax.struct.dataclass
-class Aux:
+class Aux(flax.struct.PyTreeNode):
     """What a layer reports in addition to its output.
 
     Attributes:
@@ -78,8 +81,6 @@ class Aux:
         where that differs between segments; the mean over segments is then weighted by it.
       statistics: path of a parameter that is a running average to its value in this segment; the
         training step averages it in.
-      sizes: `layers.switching.label` of sizes to float32 [sizes], the share of devices that read each
-        size of a memory; summed over layers.
     """
 
     losses: dict[str, jax.Array]
@@ -87,7 +88,6 @@ class Aux:
     per_head: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
     counts: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
     statistics: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
-    sizes: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
 
 
 def no_aux() -> Aux:
@@ -112,27 +112,27 @@ def mean_count(count: jax.Array) -> jax.Array:
 
 
 def merge_aux(reports: list[Aux]) -> Aux:
-    """Sums losses and sizes of the same name over layers; averages metrics and counts."""
+    """Sums losses of the same name over layers; averages metrics and counts."""
     losses: dict[str, jax.Array] = {}
-    sizes: dict[str, jax.Array] = {}
     metrics: dict[str, list[jax.Array]] = {}
     counts: dict[str, list[jax.Array]] = {}
     for report in reports:
         for name, value in report.losses.items():
             losses[name] = losses[name] + value if name in losses else value
-        for name, value in report.sizes.items():
-            sizes[name] = sizes[name] + value if name in sizes else value
         for name, value in report.metrics.items():
             metrics.setdefault(name, []).append(value)
         for name, value in report.counts.items():
             counts.setdefault(name, []).append(value)
-    metrics, counts = (
-        {name: sum(values) / len(values) for name, values in found.items()}
+    means, mean_counts = (
+        {
+            name: functools.reduce(operator.add, values) / len(values)
+            for name, values in found.items()
+        }
         for found in (metrics, counts)
     )
     per_head = {name: value for report in reports for name, value in report.per_head.items()}
     statistics = {path: value for report in reports for path, value in report.statistics.items()}
-    return Aux(losses, metrics, per_head, counts, statistics, sizes)
+    return Aux(losses, means, per_head, mean_counts, statistics)
 
 
 def mean_over_segments(aux: Aux) -> Aux:
@@ -152,11 +152,11 @@ def mean_over_segments(aux: Aux) -> Aux:
         weights = counts / jnp.maximum(counts.sum(), 1.0)
         return (values * weights.reshape((-1,) + (1,) * (values.ndim - 1))).sum(axis=0)
 
-    losses, metrics, per_head, sizes = (
+    losses, metrics, per_head = (
         {name: mean(name, values) for name, values in found.items()}
-        for found in (aux.losses, aux.metrics, aux.per_head, aux.sizes)
+        for found in (aux.losses, aux.metrics, aux.per_head)
     )
-    return Aux(losses, metrics, per_head, statistics=aux.statistics, sizes=sizes)
+    return Aux(losses, metrics, per_head, statistics=aux.statistics)
 
 
 def per_lane(flags: jax.Array, leaf: jax.Array) -> jax.Array:
@@ -164,7 +164,7 @@ def per_lane(flags: jax.Array, leaf: jax.Array) -> jax.Array:
     return flags.reshape(flags.shape + (1,) * (leaf.ndim - 1))
 
 
-def select_lanes(mask: jax.Array, new: State, old: State) -> State:
+def select_lanes(mask: jax.Array, new: Tree, old: Tree) -> Tree:
     """Takes `new` in the lanes where `mask` (bool [batch]) is True, `old` in the others."""
     return jax.tree.map(lambda a, b: jnp.where(per_lane(mask, a), a, b), new, old)
 
@@ -206,8 +206,7 @@ def pack(segment: Segment, *, takes_starts: bool = False) -> tuple[Segment, Pack
     return segment.replace(tokens=tokens, valid=valid, start=start), packing
 
 
-@flax.struct.dataclass
-class Pieces:
+class Pieces(flax.struct.PyTreeNode):
     """Segments cut into pieces where documents start inside them; see `split_at_starts`.
 
     Attributes:
@@ -292,7 +291,7 @@ def split_at_starts(segments: Any, max_starts: int) -> Pieces:
     return Pieces(cut, used, piece, dropped)
 
 
-def join_pieces(pieces: Pieces, outputs: Any) -> Any:
+def join_pieces(pieces: Pieces, outputs: Tree) -> Tree:
     """Joins the outputs of pieces: the inverse of `split_at_starts`.
 
     Args:
@@ -311,14 +310,14 @@ def join_pieces(pieces: Pieces, outputs: Any) -> Any:
 
 
 def read_segments(
-    read: Callable[[State, Any, jax.Array], tuple[State, Any]],
-    state: State,
-    segments: Any,
+    read: Callable[[Tree, Item, jax.Array], tuple[Tree, Output]],
+    state: Tree,
+    segments: Item,
     key: jax.Array,
     *,
     remat: bool = False,
     used: jax.Array | None = None,
-) -> tuple[State, Any]:
+) -> tuple[Tree, Output]:
     """Reads segments in order, carrying the memories: the only loop over time in the library.
 
     The scan stays outside the linen modules: inside one it would leak tracers at `init` and draw
@@ -345,11 +344,11 @@ def read_segments(
     if remat or used is not None:
         read = functools.partial(jax.checkpoint, prevent_cse=False)(read)
 
-    def skip(state: State, segment: Any, key: jax.Array) -> tuple[State, Any]:
+    def skip(state: Tree, segment: Item, key: jax.Array) -> tuple[Tree, Any]:
         _, output = jax.eval_shape(read, state, segment, key)
         return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), output)
 
-    def body(carry: State, inputs: Any) -> tuple[State, Any]:
+    def body(carry: Tree, inputs: Any) -> tuple[Tree, Any]:
         segment, segment_key, is_used = inputs
         if is_used is None:
             return read(carry, segment, segment_key)

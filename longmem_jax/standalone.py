@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -51,10 +51,16 @@ class Layer(nn.Module):
     settings: ModelSettings
     fields: tuple[tuple[str, Any], ...]
 
-    def setup(self):
+    if TYPE_CHECKING:  # Flax's result has a second type, that of calls with `mutable`.
+
+        def apply(
+            self, variables: Any, *given: Any, **named: Any
+        ) -> tuple[jax.Array, State, Aux]: ...
+
+    def setup(self) -> None:
         entry = LAYERS[self.memory]
         if entry.place == 'around':
-            self.inner = Surrounded(self.settings, self.memory, self.fields)
+            self.inner: Any = Surrounded(self.settings, self.memory, self.fields)
         else:
             self.inner = module(self.memory, self.settings, dict(self.fields))
         self.drop = nn.Dropout(self.settings.dropout)
@@ -153,7 +159,7 @@ class Layer(nn.Module):
         return batch, length
 
 
-def _require_auto(x):
+def _require_auto(x: jax.Array) -> None:
     """Raises where `x` is sharded with explicit axes, for which JAX wants every sharding spelled out."""
     sharding = jax.typeof(x).sharding
     explicit = jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
@@ -164,10 +170,11 @@ def _require_auto(x):
         )
 
 
-def _check_state(state, fresh, batch):
+def _check_state(state: State, fresh: State, batch: int) -> None:
     """Raises where `state` is not of the structure and the shapes of `fresh`."""
     advice = f'give what layer.start(batch_size={batch}) or the call before returned'
-    if jax.tree.structure(state) != jax.tree.structure(fresh):
+    given_structure: Any = jax.tree.structure(state)
+    if given_structure != jax.tree.structure(fresh):
         given, needed = type(state).__name__, type(fresh).__name__
         given = f'{given} of other fields' if given == needed else given
         raise ValueError(f'state is {given}: {needed} of this layer is needed; {advice}')
@@ -190,7 +197,7 @@ def _start(layer: Layer, batch_size: int) -> State:
 def defaults_of(entry: Entry) -> dict[str, Any]:
     """Fields of the memory with the paper's values."""
     own, *inside = (part.defaults() for part in parts_of(entry))
-    return own | (inside[0] | entry.inside[1] if inside else {})
+    return own | (inside[0] | entry.layer.inside[1] if inside else {})
 
 
 OF_AROUND = ('leading', 'trailing')  # settings that follow from what stands around
@@ -240,7 +247,7 @@ def make_layer(
         raise UsageError(unknown('memory', memory, sorted(LAYERS)))
     entry = LAYERS[memory]
     fields = defaults_of(entry)
-    settings = {size.name: size.default for size in SIZES} | SETTINGS
+    settings: dict[str, Any] = {size.name: size.default for size in SIZES} | SETTINGS
     sized = dict(
         d_model=d_model, num_heads=num_heads, head_dim=head_dim, segment_length=segment_length
     )
@@ -269,7 +276,7 @@ def _require_known(memory: str, field: str, fields: dict[str, Any]) -> None:
         raise UsageError(unknown(f'a field of {memory}', field, sorted(allowed)))
 
 
-class _Settings(dict):
+class _Settings(dict[str, Any]):
     """Settings whose names are attributes too, as in a config, which needs a library more."""
 
     def __getattr__(self, name: str) -> Any:
@@ -279,7 +286,7 @@ class _Settings(dict):
             raise AttributeError(name) from None
 
 
-def _complete(settings):
+def _complete(settings: dict[str, Any]) -> list[str]:
     """Sets the sizes that follow from others, in place; returns the faults of all."""
     types = {size.name: size.type for size in SIZES}
     follow = [name for name in ('head_dim', 'd_feed_forward') if settings[name] is None]
@@ -333,10 +340,11 @@ def named(entry: Entry) -> Callable[..., Layer]:
         for parameter in inspect.signature(make_layer).parameters.values()
         if parameter.kind is keyword and parameter.name not in defaults_of(entry)
     ]
-    make.__name__ = make.__qualname__ = entry.layer.__name__
-    make.__doc__ = f'{entry.layer.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
-    make.__signature__ = inspect.Signature(sizes + memory_fields)
+    module = entry.layer.module
+    make.__name__ = make.__qualname__ = module.__name__
+    make.__doc__ = f'{module.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
+    vars(make)['__signature__'] = inspect.Signature(sizes + memory_fields)
     return make
 
 
-NAMED = {entry.layer.__name__: named(entry) for entry in LAYERS.values()}
+NAMED = {entry.layer.module.__name__: named(entry) for entry in LAYERS.values()}

@@ -29,6 +29,8 @@ AGAIN = 0.02  # seconds until a signal that was swallowed comes again
 class Stopped(SystemExit):
     """A signal ends what was being done; `code` is the exit code, 128 + the signal's number."""
 
+    code: int
+
     def __init__(self, signum: int):
         """Of a signal's number."""
         super().__init__(128 + signum)
@@ -79,9 +81,8 @@ def name(signum: int) -> str:
 def listen(*, command: bool = False, importing: bool = False) -> bool:
     """Installs the handlers; returns whether they were not there and this is the main thread.
 
-    Args:
-      command: the process may be ended where nobody asks.
-      importing: until the next call a signal ends the process where it is.
+    A process that is a `command` may be ended where nobody asks; with `importing` a signal ends it
+    where it is, until the next call.
     """
     _state.importing = importing
     if threading.current_thread() is not threading.main_thread() or _state.pid == os.getpid():
@@ -107,7 +108,8 @@ def unlisten() -> None:
     sys.unraisablehook = _state.unraisable
     _state.pid, _state.command = 0, False
     os.close(write)  # which ends the thread
-    _state.thread.join()
+    if _state.thread is not None:
+        _state.thread.join()
     _state.heard = _state.agreed = 0
 
 
@@ -181,10 +183,11 @@ def _swallowed(about: Any) -> None:
 
     The command would say that it stops, and continue. So the signal comes again, a little later.
     """
-    if not isinstance(about.exc_value, Stopped):
+    error = about.exc_value
+    if isinstance(error, Stopped):
+        threading.Timer(AGAIN, _send_again, [error.code - 128]).start()
+    else:
         _state.unraisable(about)
-        return
-    threading.Timer(AGAIN, _send_again, [about.exc_value.code - 128]).start()
 
 
 def _send_again(signum: int) -> None:
@@ -192,7 +195,9 @@ def _send_again(signum: int) -> None:
     if _state.pid == os.getpid():
         with _lock:
             _state.again += 1
-        signal.pthread_kill(threading.main_thread().ident, signum)
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, signum)
 
 
 def _note(signum: int) -> None:

@@ -18,8 +18,7 @@ from longmem_jax.segment import Segment
 NOWHERE = -(2**30)  # the place of a key that is no token of the text
 
 
-@flax.struct.dataclass
-class Held:
+class Held(flax.struct.PyTreeNode):
     """Entries of one kind that a memory holds at a segment border.
 
     Attributes:
@@ -34,8 +33,7 @@ class Held:
     tokens: int = flax.struct.field(pytree_node=False, default=1)
 
 
-@flax.struct.dataclass
-class Read:
+class Read(flax.struct.PyTreeNode):
     """What the tokens of a segment read in one place.
 
     Attributes:
@@ -53,8 +51,7 @@ class Read:
     slots: bool = flax.struct.field(pytree_node=False, default=False)
 
 
-@flax.struct.dataclass
-class Series:
+class Series(flax.struct.PyTreeNode):
     """Numbers worth a line over time, in addition to `Aux.metrics` and `Aux.per_head`.
 
     Attributes:
@@ -81,7 +78,7 @@ class Seen:
     """
 
     layer: Any
-    x: jax.Array | None
+    x: Any
     state: Any
     new: Any
     segment: Segment
@@ -103,20 +100,25 @@ class View:
       held: `(layer, state) -> name to Held`; nothing is held at the start of a document.
       read: `(seen) -> name to Read`.
       series: `(seen) -> Series`.
+      lengths: fields for the lengths of the memory, each with a word for tables of results.
+      kept: `(layer, x, age) -> [batch, queries, n]` in [0, 1]: how much a query still has of each of n
+        earlier tokens, from the layer's inputs x [batch, n, d_model] and the tokens since then, age
+        [queries, n] (0 = the query itself); for pictures. None = all of those within
+        `LayerType.reach`.
     """
 
     held: Callable[[Any, Any], dict[str, Held]] | None = None
     read: Callable[[Seen], dict[str, Read]] | None = None
     series: Callable[[Seen], Series] | None = None
+    lengths: dict[str, str] = dataclasses.field(default_factory=dict)
+    kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
 
 
 def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> Held:
     """The entries of a right-aligned window, see `attention.window.push`.
 
-    Args:
-      count: int32 [batch], filled entries, the last ones.
-      capacity: of the window.
-      newer: int or int32 [batch], tokens that are newer than all of them.
+    `count`, int32 [batch], are filled, the last ones; `newer`, int or int32 [batch], is the number
+    of tokens that are newer than all of them.
     """
     back = capacity - jnp.arange(capacity, dtype=jnp.int32)[None]
     ages = back + jnp.reshape(jnp.asarray(newer, jnp.int32), (-1, 1))
@@ -124,11 +126,9 @@ def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> 
 
 
 def read_window(look: Any, share: jax.Array | float = 1.0) -> dict[str, Read]:
-    """Reads of an attention whose keys are the tokens before the segment, then those of the segment.
-
-    Args:
-      look: of the attention.
-      share: its weight where a gate mixes it with something else, broadcastable to [batch, heads, 1, 1].
+    """Reads of an attention whose keys are the tokens before the segment, then those of the
+    segment. `share` is its weight where a gate mixes it with something else, broadcastable to
+    [batch, heads, 1, 1].
     """
     (*_, (_, length)) = look.parts
     before = look.weights.shape[-1] - length

@@ -28,7 +28,6 @@ def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True)
     """Makes the folder of a run, and checks that it can be written.
 
     Args:
-      workdir: as given by the user.
       trained: the folder must be there already; none is made.
       writes: whether files will be written; else a folder that cannot be written will do.
 
@@ -51,7 +50,7 @@ def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True)
             'checkpoints cannot open; rename the folder, or use another.'
         ) from error
     if trained and not path.is_dir():
-        raise UsageError(f'--workdir={workdir}: there is no such folder; train first.')
+        raise UsageError(f'--workdir={workdir}: no such folder; train first.')
     try:
         if writes or not path.is_dir():
             path.mkdir(parents=True, exist_ok=True)
@@ -99,7 +98,6 @@ class Hold:
         """Takes the folder, and makes it if needed.
 
         Args:
-          folder: the folder of a run.
           report: called with a line where the file system has no locks, which the run does without, and
             where `.lock` was deleted while the run was writing.
 
@@ -107,29 +105,30 @@ class Hold:
           UsageError: another run writes there, the folder cannot be written, or `.lock` is a link.
         """
         self.folder, self._report = folder, report
-        self._key, self._descriptor = None, None
+        self._key: tuple[int, int] | None = None
+        self._descriptor: int | None = None
         if jax.process_index() != 0:
             return
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Open, so that no other folder gets its number.
             self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            self._take()
+            self._take(self._descriptor)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
                 raise UsageError(f'--workdir={folder}: cannot be written ({error}).') from error
             raise
 
-    def _take(self) -> None:
+    def _take(self, descriptor: int) -> None:
         """Locks the folder, unless this process has; sets the key of the lock in `_held`."""
-        key = _number(os.fstat(self._descriptor))
+        key = _number(os.fstat(descriptor))
         # Asked before the file is opened: on some file systems closing any handle gives up the lock.
         if key in _held:
             _held[key].holds += 1
         else:
             try:
-                _held[key] = _Lock(self.folder, self._descriptor)
+                _held[key] = _Lock(self.folder, descriptor)
             except _NoLocks as error:
                 self._report_no_locks(error)
                 return
@@ -154,7 +153,7 @@ class Hold:
                 'was writing there. The run has stopped; put the folder back in the '
                 'place of what is there now, and run the same command.'
             )
-        lock = _held.get(self._key)
+        lock = _held.get(self._key) if self._key else None
         if lock and not _same(self.folder / LOCK, lock.file.fileno()):
             self._report(
                 f'{self.folder / LOCK}: was deleted or replaced while the run was writing, and is taken '
@@ -173,7 +172,7 @@ class Hold:
             with contextlib.suppress(OSError):  # as in `_Lock.close`
                 os.close(self._descriptor)
             self._descriptor = None
-        if self._key in _held:
+        if self._key is not None and self._key in _held:
             lock = _held[self._key]
             lock.holds -= 1
             if not lock.holds:

@@ -30,7 +30,7 @@ os.makedirs(CACHE, exist_ok=True)
 jax.config.update('jax_compilation_cache_dir', CACHE)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
-# Operations of a program need not know the lines that made them, and garbage is looked for rarely:
+# Operations of a program need not know the lines that made them, and the garbage collector runs rarely:
 # both are a good part of the time of tracing.
 jax.config.update('jax_traceback_in_locations_limit', 0)
 gc.set_threshold(100_000, 20, 100)

@@ -22,7 +22,7 @@ def layer_and_point(name):
     """A small layer in float64, parameters that were moved, and a state that is not empty."""
     entry = LAYERS[name]
     fields = dict(num_heads=2) | entry.toy | dict(init_std=0.3, dtype='float64')
-    make = getattr(longmem_jax, entry.layer.__name__)
+    make = getattr(longmem_jax, entry.layer.module.__name__)
     layer = make(d_model=WIDTH, head_dim=4, segment_length=LENGTH, **fields)
     x = jax.random.normal(jax.random.key(0), (2, BATCH, LENGTH, WIDTH), jnp.float64)
     state = layer.start(BATCH)

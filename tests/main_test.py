@@ -14,7 +14,7 @@ def run_all(start, commands, folder):
     folder.mkdir()
     answers = []
     for number, arguments in enumerate(commands):
-        named = arguments and arguments[0].startswith('longmem_jax.')
+        named = arguments and arguments[0].startswith(('longmem_jax.', 'experiments.'))
         module, *arguments = arguments if named else ['longmem_jax.main', *arguments]
         error = folder / str(number)
         process = start(arguments, module=module, error=error)
@@ -95,7 +95,7 @@ BAD = [
     ([TINY, '--workdir={there}', '--mode=generate', '--save_state=/proc/memory'],
      '--save_state=/proc/memory: cannot be written'),
     ([TINY, 'train'], 'unknown arguments'),
-    ([TINY, '--workdir={tmp}/typo', '--mode=evaluate'], 'there is no such folder; train first'),
+    ([TINY, '--workdir={tmp}/typo', '--mode=evaluate'], 'no such folder; train first'),
     (['--workdir={tmp}/typo', '--mode=score'], 'typo: no config.json of a run is there. --config= is'),
     ([TINY, '--workdir={tmp}', '--mode=score', '--prompt=x', '--save_state=y'],
      '--save_state with --mode=score'),
@@ -106,14 +106,14 @@ BAD = [
     ([TINY, '--workdir={there}', '--mode=inspect', '--prompt=x', '--prompts=y', '--output=z'],
      '--prompts, --save_state: not with --mode=inspect'),
     ([TINY, '--config.train.evaluate_every=-1'], 'evaluate_every = -1: must be at least 0'),
-    (['longmem_jax.commands.bench', TINY, '--repeats=0'], 'UsageError: --repeats=0'),
+    (['experiments.speed.bench', TINY, '--repeats=0'], 'UsageError: --repeats=0'),
     (['--config=configs/__init__.py'], 'configs/__init__.py has no function get_config'),
     (['--config=README.md'], 'README.md has no function get_config'),
     ([TINY, '--workdir={tmp}', '--config.data.tokenizer.path=words.txt'],
      "config.data.tokenizer.path = 'words.txt': would be ignored"),
     (['--config=configs/copy.py:tiny', '--config.data.tokenizer.kind=words', '--workdir={tmp}'],
      "config.data.tokenizer.kind = 'words': the task 'copy' has its own words"),
-    (['longmem_jax.commands.bench', TINY, '--config.model.d_modl=3'], 'd_model'),
+    (['experiments.speed.bench', TINY, '--config.model.d_modl=3'], 'd_model'),
     (['longmem_jax.commands.train_tokenizer', '--kind=bpe', '--size=300', '--output=x'],
      'one of --config= and --path='),
 ]  # fmt: skip
@@ -221,7 +221,7 @@ def test_generation_reads_a_saved_memory_and_goes_on(trained, start, tmp_path):
 
 @pytest.mark.slow
 def test_bench_prints_json(start, tmp_path):
-    command = ['longmem_jax.commands.bench', TINY, '--repeats=2', '--config.mesh.data=1']
+    command = ['experiments.speed.bench', TINY, '--repeats=2', '--config.mesh.data=1']
     out = run(start, tmp_path / 'errors', *command)
     report = json.loads(out)
     for part in ('train', 'evaluation', 'generation'):

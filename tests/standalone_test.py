@@ -26,7 +26,7 @@ WIDTH, LENGTH, BATCH = 16, 4, 2
 def small(name, **changes):
     """The entry's layer at the sizes of its toy, through the public interface."""
     entry = LAYERS[name]
-    make = getattr(longmem_jax, entry.layer.__name__)
+    make = getattr(longmem_jax, entry.layer.module.__name__)
     fields = dict(num_heads=2) | entry.toy | changes
     return make(d_model=WIDTH, head_dim=8, segment_length=LENGTH, init_std=0.3, **fields)
 

@@ -21,7 +21,7 @@ FILE = Path(standalone.__file__).with_name('__init__.pyi')
 HEAD = '''\
 """Types of the public names. Written by `python -m tests.stubs`; do not edit."""
 
-from typing import Any
+from jax.typing import DTypeLike
 
 from longmem_jax.commands.load import load as load
 from longmem_jax.registry import register as register
@@ -57,8 +57,8 @@ def types_of(entry: Any) -> dict[str, str]:
     """The type of every argument of a layer, by name."""
     found = {field.name: text_of(field.type) for field in dataclasses.fields(ModelSettings)}
     found |= {name: f'{found[name]} | None' for name in OPTIONAL}
-    found |= dict(dtype='Any', name='str | None')
-    own = [field for part in parts_of(entry) for field in fields_of(part.layer)]
+    found |= dict(dtype='DTypeLike', cache_dtype='DTypeLike | None', name='str | None')
+    own = [field for part in parts_of(entry) for field in fields_of(part.layer.module)]
     return found | {field.name: text_of(field.type) for field in own}
 
 
@@ -79,7 +79,7 @@ def signature(name: str, entry: Any) -> str:
 
 def stubs() -> str:
     """The file."""
-    entries = {entry.layer.__name__: entry for entry in LAYERS.values()}
+    entries = {entry.layer.module.__name__: entry for entry in LAYERS.values()}
     parts = [signature(name, entries[name]) for name in sorted(entries)]
     return '\n'.join([HEAD, *parts])
 

@@ -9,9 +9,14 @@ import longmem_jax
 from tests.stubs import FILE, stubs
 
 GOOD = """
+import jax
 from longmem_jax import InfiniAttention, Layer, load
 layer: Layer = InfiniAttention(d_model=8, num_heads=2, segment_length=4, num_kv_heads=1)
 steps: int = load('run').params
+
+def read(variables: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    y, state, aux = layer.apply(variables, x, layer.start(batch_size=2))
+    return y + aux.losses['sum']
 """
 
 
@@ -40,3 +45,6 @@ def test_a_misspelled_field_is_found_by_a_type_checker(tmp_path):
     found = check(GOOD.replace('segment_length', 'segmnt_length'))
     assert 'Unexpected keyword argument "segmnt_length"' in found
     assert 'incompatible type "str"' in check(GOOD.replace('d_model=8', "d_model='8'"))
+    assert '"Aux" has no attribute "loss"' in check(GOOD.replace('aux.losses', 'aux.loss'))
+    made = check('import longmem_jax\nreveal_type(longmem_jax.InfiniAttention)')
+    assert 'rotate_memory: bool =, ' in made and made.count('-> longmem_jax.standalone.Layer') == 1

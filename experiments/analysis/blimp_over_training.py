@@ -2,7 +2,7 @@
 
 python -m experiments.analysis.blimp_over_training --workdirs=RUN,RUN --labels=32,256 --output=blimp.png
 
-Each run was scored by `python -m longmem_jax.hosts.commands.blimp --checkpoints=all`. One line per run:
+Each run was scored by `python -m experiments.hosts.blimp --checkpoints=all`. One line per run:
 the mean accuracy of all paradigms (`--of=syntax`, or another field or phenomenon: its mean) at every
 checkpoint, as the Infini-attention thesis draws it for segments of 32 to 256 tokens (its Fig. 9).
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from absl import flags
 
+from experiments.hosts.blimp import draw
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.hosts.commands.blimp import draw
 
 OVERALL = 'overall'
 
@@ -42,7 +42,7 @@ def scores(workdir: Path, of: str = OVERALL) -> list[tuple[int, float]]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f'{path}: cannot be read ({error}); score the run first: python -m '
-            f'longmem_jax.hosts.commands.blimp --workdir={workdir} --data=FOLDER --checkpoints=all.'
+            f'experiments.hosts.blimp --workdir={workdir} --data=FOLDER --checkpoints=all.'
         ) from error
     found = []
     for row in rows:

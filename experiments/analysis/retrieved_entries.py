@@ -62,9 +62,11 @@ def memory_fields(config: Any) -> dict[str, str]:
     Raises:
       UsageError: there are none.
     """
-    found = {name: LAYERS[name].nearest for name in config.attention if LAYERS[name].nearest}
+    found = {
+        name: LAYERS[name].layer.nearest for name in config.attention if LAYERS[name].layer.nearest
+    }
     if not found:
-        names = sorted(name for name, layer in LAYERS.items() if layer.nearest)
+        names = sorted(name for name, entry in LAYERS.items() if entry.layer.nearest)
         raise UsageError(
             f'config.model.attention = {tuple(config.attention)}: no layer has a memory of entries; '
             f'allowed are {", ".join(names)}.'
@@ -89,7 +91,7 @@ def with_entries(model: Any, number: int) -> Any:
         section[field] = number
         block = min(section.block_size, number)
         section.block_size = block if number % block == 0 else number
-        faults = LAYERS[name].check(section, config, model.segment_length)
+        faults = LAYERS[name].layer.check(section, config, model.segment_length)
         if faults:
             raise UsageError(f'--smaller={number}: config.model.{name}: {"; ".join(faults)}.')
     return make_model(config, model.segment_length)

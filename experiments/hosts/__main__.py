@@ -10,7 +10,7 @@ python -m experiments.hosts --output=DIR --books=FOLDER [--blimp=FOLDER] [--dial
 3. Scores every one by position in the book, before and after.
 4. Fine-tunes those further to tell a key that was given in prose: DIR/passkey/MEMORY/SEED, scored by the
    distance between key and question.
-5. Scores host and seed 0 of every memory on minimal pairs (`longmem_jax.hosts.commands.blimp`).
+5. Scores host and seed 0 of every memory on minimal pairs (`experiments.hosts.blimp`).
 6. Fine-tunes the exported folder on conversations about a document (`dialogue.py`) and on tasks of
    SuperGLUE (`superglue.py`), with the memories that these files name: DIR/dialogue, DIR/superglue.
 `--parts=books,passkey` leaves the others out. What is finished is in DIR and is not repeated: the same

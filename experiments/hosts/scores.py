@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from experiments.hosts.blimp import blimp
 from experiments.short_trainings import ONE_DEVICE
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.config.saved import saved_config
@@ -15,7 +16,6 @@ from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import whole_file
 from longmem_jax.hosts import export, hosts
-from longmem_jax.hosts.commands.blimp import blimp
 from longmem_jax.hosts.model_fields import set_windows
 from longmem_jax.training.metrics import LN2
 

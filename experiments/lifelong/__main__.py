@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import markdown
-from longmem_jax.lifelong import figures, metrics
+from experiments.lifelong import comparisons
 from longmem_jax.lifelong.methods.registry import METHODS
 
 BOUND = 'mtl'
@@ -148,7 +148,7 @@ def compared(runs: Runs) -> Iterator[list[str]]:
         if not shared:
             continue
         both = [paired(runs[better][order], runs[worse][order]) for order in shared]
-        found = metrics.paired_bootstrap(*np.concatenate(both, axis=1))
+        found = comparisons.paired_bootstrap(*np.concatenate(both, axis=1))
         yield [
             f'{better} - {worse}',
             f'{len(shared)}',
@@ -198,7 +198,9 @@ def main() -> None:
         first = next(iter(measured))
         tasks = list(runs[first][order].result['tasks'])
         chosen = {name: measured[name] for name in ranked(runs) if name in measured}
-        figures.first_and_last(chosen, tasks).savefig(options.output / 'first_last.png', dpi=120)
+        comparisons.first_and_last(chosen, tasks).savefig(
+            options.output / 'first_last.png', dpi=120
+        )
 
 
 if __name__ == '__main__':

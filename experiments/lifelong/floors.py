@@ -66,15 +66,15 @@ def scores(
 def of_classes(rows: Rows, tests: tuple[Rows, ...], head: Any, vocabulary: int) -> Shares:
     """The rules of classes; arguments as in `scores`, with `heads.Classes`."""
     labels = np.asarray(rows.answer)
-    commonest = np.bincount(labels, minlength=head.count).argmax()
+    commonest = np.bincount(labels, minlength=head.number).argmax()
     by_words = [
-        (scores(rows, labels, test, head.count, vocabulary).argmax(1) == test.answer).mean()
+        (scores(rows, labels, test, head.number, vocabulary).argmax(1) == test.answer).mean()
         for test in tests
     ]
     return {
         'naive Bayes of words': by_words,
         'the commonest class': [(test.answer == commonest).mean() for test in tests],
-        'one class of all': [1 / head.count] * len(tests),
+        'one class of all': [1 / head.number] * len(tests),
     }
 
 

@@ -11,10 +11,11 @@ a vote of the neighbours is right.
 import numpy as np
 from absl import flags
 
+from experiments.lifelong import comparisons
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.lifelong import episodic, figures, metrics, steps
+from longmem_jax.lifelong import episodic, steps
 from longmem_jax.lifelong.build import Built
 from longmem_jax.lifelong.commands import learned
 from longmem_jax.lifelong.learner import LearnerState
@@ -60,8 +61,8 @@ def _main(experiment: Experiment) -> None:
     built, state, _ = learned(experiment, Progress(0, log_every=0))
     numbers, there, tasks, answers = found_for(built, state)
     names = built.stream.names
-    shares = metrics.origins(numbers, there, tasks, built.stream.tasks, len(names))
-    figures.neighbours(shares, names).savefig(_OUTPUT.value, dpi=120)
+    shares = comparisons.origins(numbers, there, tasks, built.stream.tasks, len(names))
+    comparisons.neighbours(shares, names).savefig(_OUTPUT.value, dpi=120)
     given = np.asarray(built.stream.rows.answer)[numbers]
     same = (given == answers[:, None])[there].mean()
     for name, share in zip(names, np.diagonal(shares), strict=True):

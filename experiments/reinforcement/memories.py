@@ -15,9 +15,8 @@ from typing import Any
 from configs import memory_chain
 from experiments import markdown
 from experiments.compare import seed_numbers
-from experiments.reinforcement import runs
+from experiments.reinforcement import floors, runs
 from longmem_jax.agents import settings
-from longmem_jax.agents.environments import floors
 
 MEMORIES = (
     'local', 'transformer_xl', 'expire_span', 'adaptive_span', 'compressive', 'infini', 'memorizing',

@@ -3,7 +3,7 @@
 `corridor.py` and `portal.py` are the commands. Each trains the same agent with fixed spans, in all
 layers and in a single one, and with Expire-Span under several losses, and prints a table; DIR/NAME.png
 has reward against the steps that the layers hold together, every seed a point, and the two players of
-`environments/floors.py`. What is finished is not repeated.
+`experiments/reinforcement/floors.py`. What is finished is not repeated.
 """
 
 import argparse
@@ -15,8 +15,7 @@ from typing import Any
 
 from experiments import markdown
 from experiments.compare import seed_numbers
-from experiments.reinforcement import runs
-from longmem_jax.agents.environments import floors
+from experiments.reinforcement import floors, runs
 from longmem_jax.reporting import figures
 
 FIXED, ALONE, LEARNED = 'fixed span', 'fixed span in one layer', 'Expire-Span'

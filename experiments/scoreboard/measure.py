@@ -9,7 +9,7 @@ import jax
 from experiments.scoreboard import rows
 from experiments.scoreboard.cells import Column
 from experiments.short_trainings import Trained, Trainer
-from longmem_jax.commands.bench import state_bytes
+from experiments.speed.bench import state_bytes
 from longmem_jax.config import overrides
 from longmem_jax.data.tasks.recall import MIXED
 from longmem_jax.data.tasks.registry import TASKS

@@ -112,7 +112,7 @@ def _one_shift(config: Any) -> list[str]:
     """Turns off a layer's own view of the tokens before, since the model has one; returns the flags."""
     flags = []
     for layer in dict.fromkeys(config.model.attention):
-        for field, value in LAYERS[layer].unshifted.items():
+        for field, value in LAYERS[layer].recipe.unshifted.items():
             if config.model[layer][field] != value:
                 config.model[layer][field] = value
                 flags.append(f'--config.model.{layer}.{field}={value}')
@@ -141,6 +141,6 @@ def reach(config: Any) -> int:
     total = 0
     for layer in config.model.attention:
         fields = config.model.get(layer, {})
-        lengths = [fields[name] for name in LAYERS[layer].lengths if name in stored]
+        lengths = [fields[name] for name in LAYERS[layer].view.lengths if name in stored]
         total += sum(lengths)
     return total

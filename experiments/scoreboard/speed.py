@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from experiments.short_trainings import ONE_DEVICE
-from longmem_jax.commands.bench import generate_call, random_batch, state_bytes
+from experiments.speed.bench import generate_call, random_batch, state_bytes
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.devices import sharding

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.speed.bench import random_batch
 from experiments.speed.cases import Case, Sizes
-from longmem_jax.commands.bench import random_batch
 from longmem_jax.config.base import size
 from longmem_jax.configs import benchmark, host
 from longmem_jax.contract import ModelSettings, identity

@@ -25,10 +25,10 @@ from experiments.markdown import table
 from experiments.scoreboard.speed import train_call
 from experiments.short_trainings import ONE_DEVICE
 from experiments.speed import host, ours
+from experiments.speed.bench import random_batch
 from experiments.speed.cases import CASES, FULL, TOY
 from experiments.speed.compare import summary
 from experiments.speed.worker import timed
-from longmem_jax.commands.bench import random_batch
 from longmem_jax.config.base import size
 from longmem_jax.configs import benchmark, comparison
 from longmem_jax.devices import sharding

@@ -15,8 +15,7 @@ from longmem_jax.agents.model import Agent
 from longmem_jax.segment import select_lanes
 
 
-@flax.struct.dataclass
-class Lanes:
+class Lanes(flax.struct.PyTreeNode):
     """Everything that acting carries from one step to the next; every leaf [lanes, ...].
 
     Attributes:
@@ -39,8 +38,7 @@ class Lanes:
     steps: jax.Array
 
 
-@flax.struct.dataclass
-class Rollout:
+class Rollout(flax.struct.PyTreeNode):
     """What agents saw and did; every leaf [segments, lanes, length, ...].
 
     Attributes:
@@ -149,14 +147,6 @@ def act(
     greedy: bool = False,
 ) -> tuple[Lanes, Rollout]:
     """Acts for `segments` times `model.segment_length` steps.
-
-    Args:
-      model, params: the agent.
-      environment: of all lanes.
-      lanes: at a border of segments.
-      key: random key, for actions and environments.
-      segments: number of segments.
-      greedy: always the most likely action, not one that is drawn.
 
     Returns:
       The lanes at the next border, and what happened.

@@ -13,8 +13,7 @@ A2C, PPO = 'a2c', 'ppo'
 ALGORITHMS = (A2C, PPO)
 
 
-@flax.struct.dataclass
-class Acted:
+class Acted(flax.struct.PyTreeNode):
     """What is learned from; all of the same shape [...] but `logits`.
 
     Attributes:
@@ -96,9 +95,7 @@ def objective(
     Args:
       logits, value: of the present parameters, [..., actions] and [...].
       acted: what was done.
-      algorithm: one of `ALGORITHMS`.
       clip: of PPO; A2C has none.
-      value_cost, entropy_cost: weights of the critic's loss, and of the entropy.
       normalize: whether advantages are normalised over all that is learned from at a time.
 
     Returns:

@@ -22,12 +22,7 @@ from longmem_jax.training.optimizer import make_optimizer, make_schedule
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """Everything that a configuration of an agent describes, made when it is first used.
-
-    Attributes:
-      config: the whole configuration.
-      mesh: devices.
-    """
+    """Everything that a configuration of an agent describes, made when it is first used."""
 
     config: ml_collections.ConfigDict
     mesh: Mesh
@@ -73,11 +68,7 @@ class Built:
         placed = jax.tree.map(lambda _: sharding.replicated(mesh), abstract).replace(
             params=params, optimizer=optimizer, lanes=by_lanes.replace(memory=memory)
         )
-        return jax.tree.map(
-            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-            abstract,
-            placed,
-        )
+        return sharding.abstract(abstract, placed)
 
     @functools.cached_property
     def state_shardings(self) -> AgentState:

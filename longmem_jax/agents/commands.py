@@ -32,9 +32,6 @@ def make(experiment: Experiment) -> Built:
 def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | None:
     """Trains up to `config.train.num_steps`, from the newest checkpoint of the workdir if any.
 
-    Returns:
-      What is in `WORKDIR/results.json`; None if it was stopped by a signal.
-
     Raises:
       UsageError: faults of the configuration, or the workdir belongs to another run.
     """
@@ -94,8 +91,6 @@ def play(experiment: Experiment, *, seed: int = 0, greedy: bool = True) -> dict[
     episode.png, episode.gif, held.json.
 
     Args:
-      experiment: of a run.
-      seed: of the episode.
       greedy: always the most likely action, not one that is drawn.
 
     Returns:

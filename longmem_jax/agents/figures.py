@@ -2,6 +2,7 @@
 
 import typing
 from pathlib import Path
+from typing import Any
 
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.writers import read_metrics
@@ -11,10 +12,8 @@ if typing.TYPE_CHECKING:
 
 
 def learning_curve(metrics: Path) -> 'Figure':
-    """Reward per episode by steps of the environment, in training and in new episodes.
-
-    Args:
-      metrics: a `metrics.jsonl`.
+    """Reward per episode by steps of the environment, in training and in new episodes, of a
+    `metrics.jsonl`.
     """
     lines = read_metrics(metrics)
     seen = {
@@ -22,10 +21,11 @@ def learning_curve(metrics: Path) -> 'Figure':
     }
     figure = figures.figure(7, 4.2)
     axes = figure.subplots()
-    for group, style in {
+    styles: dict[str, dict[str, Any]] = {
         'train': dict(label='training', linewidth=1.0),
         'validation': dict(label='new episodes', marker='o', markersize=4),
-    }.items():
+    }
+    for group, style in styles.items():
         points = {
             seen[line['step']]: line['reward']
             for line in lines

@@ -26,8 +26,7 @@ UNREAD = 'unread'  # share of steps of episodes for which there was no room
 Episodes = dict[str, jax.Array]
 
 
-@flax.struct.dataclass
-class AgentState:
+class AgentState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:
@@ -112,17 +111,21 @@ def room_for_starts(environment: Environment, config: Any) -> int:
 
 
 def judged(rollout: Rollout, last_value: jax.Array, settings: Any, room: int) -> Acted:
-    """What is learned from a rollout; leaves [segments, lanes, length, ...].
+    """Advantages, returns and mask of a rollout; leaves [segments, lanes, length, ...].
 
-    Args:
-      rollout: what happened.
-      last_value: float32 [lanes], see `returns.advantages`.
-      settings: `config.reinforcement`.
-      room: see `reading.learnable`.
+    `last_value` float32 [lanes], see `returns.advantages`; `room` see `reading.learnable`.
     """
-    columns = (rollout.reward, rollout.value, rollout.terminated, rollout.truncated)
+    reward, value, terminated, truncated = map(
+        by_time, (rollout.reward, rollout.value, rollout.terminated, rollout.truncated)
+    )
     advantage = advantages(
-        *map(by_time, columns), last_value, discount=settings.discount, trace=settings.trace
+        reward,
+        value,
+        terminated,
+        truncated,
+        last_value,
+        discount=settings.discount,
+        trace=settings.trace,
     )
     advantage = by_segment(advantage, rollout.value)
     return Acted(
@@ -182,15 +185,8 @@ def make_step(
 ) -> Callable[[AgentState], tuple[AgentState, dict[str, jax.Array]]]:
     """The step `state -> (state, metrics)`.
 
-    Args:
-      model: agent for segments of `config.train.segment_length`.
-      environment: of all lanes.
-      optimizer: optax transformation.
-      schedule: learning rate by optimizer update, for the metrics.
-      config: the whole configuration.
-
-    A step whose losses or gradients are not finite changes neither parameters nor lanes; it is counted
-    in `skipped`.
+    `schedule` is for the metrics. A step whose losses or gradients are not finite changes neither
+    parameters nor lanes; it is counted in `skipped`.
     """
     settings, train = config.reinforcement, config.train
     update = make_update(model, environment, optimizer, config)

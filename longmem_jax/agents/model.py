@@ -5,11 +5,12 @@ environment a token. In place of the embedding of tokens there is a linear map o
 place of the softmax over words the logits of actions and the value of the state.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.faults import above
 from longmem_jax.in_place import reset_lanes
@@ -53,12 +54,18 @@ class Agent(nn.Module):
     config: Any
     segment_length: int
 
-    def setup(self):
-        config, axes = self.config, nn.with_logical_partitioning
+    if TYPE_CHECKING:  # Flax's result has a second type, that of calls with `mutable`.
+
+        def apply(self, *given: Any, **named: Any) -> Any: ...
+
+    def setup(self) -> None:
+        config, axes = self.config, initializers.with_axes
         self.stack = make_stack(config, self.segment_length)
         std = init_std(config)
 
-        def dense(features: int, kernel_std: float, names: tuple[Any, Any], dtype: Any) -> nn.Dense:
+        def dense(
+            features: int, kernel_std: float, names: tuple[Any, Any], dtype: DTypeLike
+        ) -> nn.Dense:
             normal = initializers.by_scheme(config.init, kernel_std, inputs=(0,))
             bias = axes(nn.initializers.zeros, names[1:])
             return nn.Dense(features, dtype=dtype, kernel_init=axes(normal, names), bias_init=bias)

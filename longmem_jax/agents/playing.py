@@ -48,12 +48,6 @@ def play(
 ) -> tuple[Episode, Rollout]:
     """Acts until an episode ends.
 
-    Args:
-      model, params: the agent.
-      environment: where it acts.
-      key: random key.
-      greedy: always the most likely action, not one that is drawn.
-
     Returns:
       The episode without what was held, and all that was seen in its segments, whose last one may hold
       steps of the next episode; leaves [segments, 1, length, ...].
@@ -65,7 +59,7 @@ def play(
     def further(lanes: Any, key: jax.Array) -> Any:
         return act(model, params, environment, lanes, key, segments=1, greedy=greedy)
 
-    parts, steps = [], 0
+    parts: list[Any] = []
     while not parts or not parts[-1].ended.any():
         lanes, rollout = further(lanes, jax.random.fold_in(key, len(parts) + 1))
         parts.append(jax.device_get(rollout))
@@ -78,26 +72,26 @@ def play(
 
 
 def keepers(model: Agent) -> list[Callable[[Any, jax.Array, jax.Array], jax.Array] | None]:
-    """`contract.Entry.kept` of every layer; None where nothing can be said of single steps."""
+    """`views.View.kept` of every layer; None where nothing can be said of single steps."""
     found = []
     for name in _called(model):
         entry, reach = LAYERS[name], None
-        if entry.reach is not None:
-            reach = entry.reach(model.config[name], model.segment_length)
+        if entry.layer.reach is not None:
+            reach = entry.layer.reach(model.config[name], model.segment_length)
         within = None if reach is None else functools.partial(_within, reach)
-        found.append(entry.kept or within)
+        found.append(entry.view.kept or within)
     return found
 
 
 def _within(reach: int, layer: Any, x: jax.Array, age: jax.Array) -> jax.Array:
-    """`contract.Entry.kept` of a layer that holds its last `reach` steps."""
+    """`views.View.kept` of a layer that holds its last `reach` steps."""
     del layer
     return jnp.broadcast_to(age <= reach, (x.shape[0], *age.shape)).astype(jnp.float32)
 
 
 def attention_layers(model: Agent) -> tuple[type, ...]:
     """The classes of the attention layers, for `inspect.capture`."""
-    return tuple({LAYERS[name].layer for name in _called(model)})
+    return tuple({LAYERS[name].layer.module for name in _called(model)})
 
 
 def _called(model: Agent) -> list[str]:
@@ -108,13 +102,7 @@ def _called(model: Agent) -> list[str]:
 
 
 def held(model: Agent, params: Any, rollout: Rollout, steps: int) -> Held:
-    """What the memory held in the first episode of a rollout.
-
-    Args:
-      model, params: the agent.
-      rollout: of one lane, from `play`.
-      steps: of the episode.
-    """
+    """What the memory held in the first episode, of `steps`, of a rollout of one lane from `play`."""
     length, keeps = model.segment_length, keepers(model)
 
     @functools.partial(jax.jit, static_argnums=2)

@@ -17,8 +17,7 @@ from longmem_jax.models.stack import takes_starts
 from longmem_jax.segment import Aux, join_pieces, read_segments, split_at_starts
 
 
-@flax.struct.dataclass
-class _Steps:
+class _Steps(flax.struct.PyTreeNode):
     """What is cut into pieces: vectors of steps, [segments, lanes, length, d_model], and flags."""
 
     x: jax.Array
@@ -27,14 +26,10 @@ class _Steps:
 
 
 def learnable(start: jax.Array, room: int) -> jax.Array:
-    """Steps before which no more than `room` episodes have started inside of a segment of their lane.
-
-    Args:
-      start: bool [segments, lanes, length], whether an episode starts with a step.
-      room: an episode that starts with a segment needs none.
-
-    Returns:
-      bool [segments, lanes, length]; all True if there is room for `most_starts`.
+    """Steps before which no more than `room` episodes have started inside of a segment of their
+    lane. An episode that starts with a segment needs no room. `start`, bool [segments, lanes,
+    length], says whether an episode starts with a step. Returns the same shape; all True if there
+    is room for `most_starts`.
     """
     segments, lanes, length = start.shape
     inside = start & (jnp.arange(length) > 0)
@@ -44,11 +39,8 @@ def learnable(start: jax.Array, room: int) -> jax.Array:
 
 
 def most_starts(steps: int, shortest: int) -> int:
-    """The most episodes that can start within `steps`, after the first of these steps.
-
-    Args:
-      steps: of a rollout.
-      shortest: fewest steps of an episode.
+    """The most episodes, of at least `shortest` steps, that can start within `steps` after the
+    first of these.
     """
     return -(-(steps - 1) // shortest)
 
@@ -66,13 +58,8 @@ def read(
     """The outputs of policy and critic at every step of a rollout.
 
     Args:
-      model, params: the agent.
-      memory: memories of the lanes before the rollout.
-      rollout: what was seen.
-      key: random key, for memories that draw in training.
       room: episodes that may start inside of the segments of a lane; steps of those beyond are not read,
         and what is returned for them means nothing, see `learnable`.
-      train: training-only behaviour of memories on or off.
 
     Returns:
       logits [segments, lanes, length, actions] and values [segments, lanes, length]; `Aux` with losses

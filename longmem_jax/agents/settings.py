@@ -5,8 +5,7 @@ from typing import Any
 from longmem_jax.agents.actor_critic import A2C, ALGORITHMS
 from longmem_jax.agents.environments import registry
 from longmem_jax.agents.environments.interface import Environment
-from longmem_jax.errors import UsageError
-from longmem_jax.faults import above, at_least, between, one_of, under
+from longmem_jax.faults import above, at_least, between, one_of, require_none, under
 from longmem_jax.memory.registry import LAYERS, used
 
 
@@ -16,8 +15,6 @@ def use(
     """Makes the model of a configuration an agent in an environment.
 
     Args:
-      config: the whole configuration; changed in place.
-      environment: one of `agents.environments`, with its defaults.
       actions: their number.
       observation: numbers in a flattened observation.
       previous: whether the agent reads the action and the reward before an observation.
@@ -29,11 +26,8 @@ def use(
 
 
 def find_faults(config: Any, lane_devices: int) -> list[str]:
-    """Faults of the environment and of how it is learned.
-
-    Args:
-      config: the whole configuration.
-      lane_devices: devices that lanes are split over.
+    """Faults of the environment and of how it is learned, on `lane_devices` devices that lanes are
+    split over.
     """
     settings, train = config.reinforcement, config.train
     faults = one_of(settings, algorithm=ALGORITHMS) + between(settings, 0, 1, 'discount', 'trace')
@@ -89,22 +83,16 @@ def environment_faults(config: Any, environment: Environment) -> list[str]:
             )
     longest = environment.longest
     for name in sorted(used(model)):
-        reach = LAYERS[name].reach
+        reach = LAYERS[name].layer.reach
         length = reach(model[name], config.train.segment_length) if reach else 0
         if length is not None and length > longest:
-            fields = ', '.join(f'{f} = {model[name][f]}' for f in LAYERS[name].lengths)
+            fields = ', '.join(f'{f} = {model[name][f]}' for f in LAYERS[name].view.lengths)
             faults.append(
                 f'config.model.{name}: reads {length:,} steps back ({fields}), and no episode of '
                 f'{environment.name!r} has more than {longest:,}; use a shorter memory, by memory_size= '
                 'after the config file or by these fields'
             )
     return faults
-
-
-def _raise(faults: list[str]) -> None:
-    if faults:
-        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
-        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
 
 
 def make_environment(config: Any, lane_devices: int = 1) -> Environment:
@@ -118,7 +106,7 @@ def make_environment(config: Any, lane_devices: int = 1) -> Environment:
     faults += under(
         'config.reinforcement', registry.check(settings.environment, settings.task.to_dict())
     )
-    _raise(faults)
+    require_none(faults)
     environment = registry.build(settings.environment, settings.task.to_dict())
-    _raise(environment_faults(config, environment))
+    require_none(environment_faults(config, environment))
     return environment

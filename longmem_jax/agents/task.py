@@ -120,8 +120,7 @@ def finish(
 ) -> dict[str, Any]:
     """Tests an agent in new episodes, with actions that are drawn and with the most likely ones.
 
-    Returns:
-      What is written to results.json.
+    Returns what is written to results.json.
     """
     given, seed = built.config.reinforcement, built.config.train.seed
     result: dict[str, Any] = {
@@ -169,7 +168,7 @@ def _warnings(model: Any) -> dict[str, str]:
     of_layers = {
         f'memory/{metric}': f'config.model.{name}: {text}'
         for name in sorted(used(model))
-        for metric, text in LAYERS[name].warnings.items()
+        for metric, text in LAYERS[name].recipe.warnings.items()
     }
     unread = 'this share of steps is not learned from: raise config.reinforcement.starts'
     return {UNREAD: unread, **of_layers}

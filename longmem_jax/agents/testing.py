@@ -45,11 +45,7 @@ class Tester:
     ) -> dict[str, np.ndarray]:
         """'reward', 'length' and the environment's measures of new episodes, float64 [episodes].
 
-        Args:
-          params: of the agent.
-          number: episodes, at least; a multiple of the lanes is taken.
-          key: random key.
-          greedy: always the most likely action, not one that is drawn.
+        `number` is rounded up to a multiple of the lanes; `greedy`: always the most likely action.
         """
         per_lane = math.ceil(number / self.num_lanes)
         lanes = self._first(params, jax.random.fold_in(key, 0))

@@ -19,8 +19,7 @@ from longmem_jax.kernels.attention_products import mix
 INSPECTED = 'intermediates'  # the collection that holds a `Look` per attention while it is mutable
 
 
-@flax.struct.dataclass
-class Look:
+class Look(flax.struct.PyTreeNode):
     """What one attention of a layer looked at; see `models.inspect.looks`.
 
     Attributes:

@@ -12,8 +12,7 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.projections import Projections
 
 
-@flax.struct.dataclass
-class Source:
+class Source(flax.struct.PyTreeNode):
     """What is attended to, projected once.
 
     Attributes:
@@ -39,7 +38,7 @@ class CrossAttention(nn.Module):
     normalize: Callable[[jax.Array], jax.Array]
     bias: bool
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings, bias=self.bias)
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> Source:

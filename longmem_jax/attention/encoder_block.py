@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention.cross_attention import CrossAttention
-from longmem_jax.contract import ModelSettings, NoState, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
 
@@ -27,7 +27,7 @@ class EncoderBlock(nn.Module):
     bias: bool
     reader_settings: ModelSettings | None = None
 
-    def setup(self):
+    def setup(self) -> None:
         epsilon = self.settings.norm_epsilon
         self.attention_norm = Norm(self.settings.norm, epsilon)
         self.feed_forward_norm = Norm(self.settings.norm, epsilon)
@@ -79,5 +79,5 @@ class EncoderBlock(nn.Module):
             all_valid = jnp.ones(slots.shape[:2], bool)
             source = self.reader.source(slots.astype(x.dtype), all_valid)
             x = self._add(x, self.reader(x, source, train=train), self.reader_norm, train)
-        y, _, _ = self.feed_forward(x, NoState(), None, train=train)
+        y = self.feed_forward.mapped(x, train)
         return self._add(x, y, self.feed_forward_norm, train)

@@ -1,6 +1,8 @@
 """`attend` by the fused kernel: which `Rules` it can follow, and what they are to it."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 POSITIONS_WITHOUT = ('alibi_beyond',)
 
 
-def position_fault(fields: dict) -> str:
+def position_fault(fields: Mapping[str, Any]) -> str:
     """What keeps a layer with the field `position` from the fused kernel; '' = nothing."""
     position = fields['position']
     if position not in POSITIONS_WITHOUT:
@@ -42,7 +44,11 @@ def attend(
     """
     unknown = [name for name in ('mask', 'bias') if getattr(rules, name) is not None]
     unknown += [] if rules.causal else ['causal = False']
-    if unknown or not is_whole(rules) or queries.dtype not in (jnp.bfloat16, jnp.float32):
+    if (
+        unknown
+        or not isinstance(rules.offset, int)
+        or queries.dtype not in (jnp.bfloat16, jnp.float32)
+    ):
         raise UsageError(
             f'the fused attention has no {", ".join(unknown) or "float64, and no streams"}: it is '
             'causal, with scores by distance and windows, in bfloat16 or float32; use '

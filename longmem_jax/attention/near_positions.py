@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.by_distance import lean
 from longmem_jax.contract import ModelSettings
 from longmem_jax.kernels.attention_products import dot
+from longmem_jax.layers import initializers
 
 
 class NearPositions(nn.Module):
@@ -27,8 +28,8 @@ class NearPositions(nn.Module):
     settings: ModelSettings
     num_distances: int
 
-    def setup(self):
-        init = nn.with_logical_partitioning(nn.initializers.normal(1.0), ('distance', 'head_dim'))
+    def setup(self) -> None:
+        init = initializers.with_axes(nn.initializers.normal(1.0), ('distance', 'head_dim'))
         self.table = self.param('table', init, (self.num_distances, self.settings.head_dim))
 
     def __call__(self) -> jax.Array:
@@ -91,7 +92,7 @@ def of_tokens(
 
 
 def shared_table(fields: Any, name: str) -> Callable[..., NearPositions]:
-    """`Entry.shared` of a layer whose field `name` is the number of distances in the table."""
+    """`LayerType.shared` of a layer whose field `name` is the number of distances in the table."""
 
     def make(settings: ModelSettings, **kwargs: Any) -> NearPositions:
         return NearPositions(settings, fields[name], **kwargs)

@@ -1,10 +1,24 @@
 """Attention as its formula, one query at a time: to read first, and what `attend` is tested against."""
 
+from typing import Any
+
 import numpy as np
 
 
-def attend(queries, keys, values, *, offset, first=None, window=0, mask=None, bias=None,
-           distance_bias=None, relative=None, causal=True):  # fmt: skip
+def attend(
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    *,
+    offset: Any,
+    first: Any = None,
+    window: int = 0,
+    mask: Any = None,
+    bias: Any = None,
+    distance_bias: Any = None,
+    relative: Any = None,
+    causal: bool = True,
+) -> np.ndarray:
     """Softmax attention in float64 numpy; queries that see no key give zeros.
 
     Args:

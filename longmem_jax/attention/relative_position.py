@@ -39,9 +39,9 @@ class RelativeBiases(nn.Module):
 
     settings: ModelSettings
 
-    def setup(self):
+    def setup(self) -> None:
         shape = (self.settings.num_heads, self.settings.head_dim)
-        init = nn.with_logical_partitioning(
+        init = initializers.with_axes(
             nn.initializers.normal(self.settings.init_std), ('heads', 'head_dim')
         )
         self.content = self.param('content', init, shape)
@@ -69,7 +69,7 @@ class RelativePosition(nn.Module):
     num_distances: int
     clamp_length: int
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         if self.kind == 'transformer_xl':
             self.biases = self.shared if self.shared is not None else RelativeBiases(settings)
@@ -81,13 +81,13 @@ class RelativePosition(nn.Module):
             )
             self.drop = nn.Dropout(settings.dropout)
         if self.kind == 'learned_relative':
-            init = nn.with_logical_partitioning(
+            init = initializers.with_axes(
                 nn.initializers.normal(settings.init_std), ('heads', 'distance', 'head_dim')
             )
             shape = (settings.num_heads, self._num_encoded(), settings.head_dim)
             self.table = self.param('table', init, shape)
         if self.kind == 't5':
-            init = nn.with_logical_partitioning(
+            init = initializers.with_axes(
                 nn.initializers.normal(settings.init_std), ('heads', 'distance')
             )
             self.buckets = self.param('buckets', init, (settings.num_heads, T5_BUCKETS))
@@ -150,27 +150,28 @@ class RelativePosition(nn.Module):
                 kernel = nn.unbox(variables)['params']['kernel'].astype(queries.dtype)
                 moved = jnp.einsum('bhqd,whd->bhqw', moved, kernel)
                 return queries + content, {'relative': RelativeTable(moved, waves)}
-            table = self.project(waves)[0]
-            return queries + content, {'relative': RelativeTable(moved, table)}
+            encoded = self.project(waves)[0]
+            return queries + content, {'relative': RelativeTable(moved, encoded)}
         if self.kind == 'learned_relative':
-            table = self.table[:, : min(self._num_encoded(), num_keys)].astype(queries.dtype)
-            return queries, {'relative': RelativeTable(queries, table)}
+            encoded = self.table[:, : min(self._num_encoded(), num_keys)].astype(queries.dtype)
+            return queries, {'relative': RelativeTable(queries, encoded)}
         if self.kind == 'rotary':
             return self._rotate(queries, offset), {}
         if self.kind in ('alibi', 'alibi_beyond'):
-            table = positions.alibi(self.settings.num_heads, num_keys)
+            slopes = positions.alibi(self.settings.num_heads, num_keys)
             if self.kind == 'alibi_beyond':
                 # Nothing within a segment, where positions are in the embeddings.
                 beyond = np.arange(num_keys) - (self.settings.segment_length - 1)
-                table = table[:, np.maximum(beyond, 0)]
+                slopes = slopes[:, np.maximum(beyond, 0)]
+            bias = jnp.asarray(slopes)
         elif self.kind == 't5':
-            table = positions.t5_table(self.buckets, num_keys, T5_DISTANCE)
+            bias = positions.t5_table(self.buckets, num_keys, T5_DISTANCE)
         else:
             return queries, {}
-        return queries, {'distance_bias': jnp.asarray(table)}
+        return queries, {'distance_bias': bias}
 
 
 def shared_biases(fields: Any) -> type | None:
-    """`Entry.shared` of a layer with Transformer-XL's positions: its biases, if layers share them."""
+    """`LayerType.shared` of a layer with Transformer-XL's positions: biases, if layers share them."""
     shares = fields.get('share_biases', True) and fields['position'] == 'transformer_xl'
     return RelativeBiases if shares else None

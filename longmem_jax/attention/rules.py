@@ -18,8 +18,7 @@ from longmem_jax.layers.positions import following
 __all__ = ['NEVER', 'RelativeTable', 'Rules', 'skew']
 
 
-@flax.struct.dataclass
-class RelativeTable:
+class RelativeTable(flax.struct.PyTreeNode):
     """Scores by distance, added before scaling (Dai et al., 2019, Sec. 3.3; Shaw et al., 2018).
 
     Attributes:
@@ -104,8 +103,7 @@ def _moved_from_zero(scores: jax.Array, distance: jax.Array) -> jax.Array:
     return jnp.where((distance < 0)[:, None], scores[..., -1:], moved)
 
 
-@flax.struct.dataclass
-class Rules:
+class Rules(flax.struct.PyTreeNode):
     """Which keys a query sees and how scores are computed: all that attention needs but its vectors.
 
     A score is `scale * (query . key + relative) + distance_bias + bias`. Rules are a pytree: arrays
@@ -202,9 +200,12 @@ class Rules:
         distance = self.positions(num_queries)[..., None] - index[None, None]
         scores = _dot(queries, keys)
         if self.relative is not None:
-            scores = scores + self._relative_scores(distance, start, num_keys)
+            scores = scores + self._relative_scores(self.relative, distance, start, num_keys)
         if self.distance_bias is not None:
-            scores = scores + self._bias_scores(distance, start, num_keys, scores.shape[0])
+            by_distance = self._bias_scores(
+                self.distance_bias, distance, start, num_keys, scores.shape[0]
+            )
+            scores = scores + by_distance
         if self.bias is not None:
             scores = scores + jnp.broadcast_to(self.bias.astype(scores.dtype), scores.shape)
         return scores, self._visible(distance, index, num_keys)
@@ -214,7 +215,7 @@ class Rules:
         return following(self.offset, num_queries)
 
     def _relative_scores(
-        self, distance: jax.Array, start: int | jax.Array, num_keys: int
+        self, relative: RelativeTable, distance: jax.Array, start: int | jax.Array, num_keys: int
     ) -> jax.Array:
         """Scores by `relative`, aligned with queries and keys: [batch, heads, queries, block].
 
@@ -222,7 +223,7 @@ class Rules:
           distance: int32 [batch | 1, queries, block].
           start, num_keys: as in `scores`.
         """
-        relative, (num_queries, block) = self.relative, distance.shape[1:]
+        num_queries, block = distance.shape[1:]
 
         def by_row(rows: jax.Array) -> jax.Array:
             if rows.shape[0] == 1:
@@ -238,10 +239,15 @@ class Rules:
         return _moved_from_zero(by_row(rows), distance)
 
     def _bias_scores(
-        self, distance: jax.Array, start: int | jax.Array, num_keys: int, batch: int
+        self,
+        table: jax.Array,
+        distance: jax.Array,
+        start: int | jax.Array,
+        num_keys: int,
+        batch: int,
     ) -> jax.Array:
         """`distance_bias`, aligned likewise: [batch | 1, heads, queries, block]."""
-        table, (num_queries, block) = self.distance_bias, distance.shape[1:]
+        num_queries, block = distance.shape[1:]
         if not self.ends_with_queries(num_queries, num_keys):
             return _gather(table[None, :, None], distance)
         rows = _rows_of_block(table, start, num_queries, block)

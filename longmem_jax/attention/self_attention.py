@@ -17,6 +17,7 @@ from longmem_jax.attention.attend import attend, attend_in
 from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 
 # Weight that a vector before the segment has at first, as a logarithm, where a pretrained decoder's
@@ -26,8 +27,7 @@ FIRST_BIAS = -8.0
 __all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'write_at']
 
 
-@flax.struct.dataclass
-class KeyValues:
+class KeyValues(flax.struct.PyTreeNode):
     """Keys and values of the memory and of the open segment.
 
     Attributes:
@@ -109,7 +109,7 @@ class SelfAttention(nn.Module):
     block_size: int = 0
     parts: tuple[tuple[str, int], ...] = ()
 
-    def setup(self):
+    def setup(self) -> None:
         self.relation = RelativePosition(
             settings=self.settings,
             shared=self.shared,
@@ -119,7 +119,7 @@ class SelfAttention(nn.Module):
         )
         self.memory_bias = None
         if self.position == 'alibi_beyond' and self.memory_length:
-            init = nn.with_logical_partitioning(nn.initializers.constant(FIRST_BIAS), ('heads',))
+            init = initializers.with_axes(nn.initializers.constant(FIRST_BIAS), ('heads',))
             self.memory_bias = self.param('memory_bias', init, (self.settings.num_heads,))
 
     def _bias(self, num_keys: int) -> jax.Array | None:
@@ -178,7 +178,7 @@ class SelfAttention(nn.Module):
           [batch, length, d_model].
         """
         x = self.normalize(x)
-        if not self.memory_length:
+        if memory is None or count is None:
             return self._read(x, *self._keys_values(x, 0), 0, None, train)
         # Projected separately: a detached memory needs no gradient, which is most of that product.
         keys, values = (
@@ -268,7 +268,7 @@ class SelfAttention(nn.Module):
         settings = self.settings
         shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
-        if not self.memory_length:
+        if memory is None:
             return KeyValues(room, room)
         keys, values = self._keys_values(self.normalize(memory), 0)
         return KeyValues(*(jnp.concatenate([array, room], axis=2) for array in (keys, values)))
@@ -295,6 +295,6 @@ class SelfAttention(nn.Module):
         offset = self.memory_length + index
         keys, values = self._keys_values(x, offset)
         cache = cache.write_at(keys, values, offset)
-        first = self.memory_length - count if self.memory_length else None
+        first = None if not self.memory_length or count is None else self.memory_length - count
         seen = cache.before(offset + x.shape[1])
         return self._read(x, seen.keys, seen.values, offset, first, False), cache

@@ -23,8 +23,7 @@ from longmem_jax.layers.projections import repeat_heads
 LATER = 1 << 24  # added to the numbers of keys after the memory, in the draws of dropout
 
 
-@flax.struct.dataclass
-class KeySpans:
+class KeySpans(flax.struct.PyTreeNode):
     """Which queries of a segment see which keys, and how much of them.
 
     Attributes:
@@ -64,8 +63,7 @@ class KeySpans:
         return jax.tree.map(lambda array: array[..., keys], self)
 
 
-@flax.struct.dataclass
-class Dropout:
+class Dropout(flax.struct.PyTreeNode):
     """Dropout of weights that is drawn by lane and key.
 
     Attributes:
@@ -114,18 +112,22 @@ def attend(
         scores = _scores(queries, keys, table, offset, first)
         seen, soft = spans.masks(numbers)
         return mix(scores, repeat_heads(values, wide), seen, soft, drop(scores, spans.numbers))
+
+    def soft_mask(spans: KeySpans) -> jax.Array:
+        _, soft = spans.masks(numbers)
+        assert soft is not None, 'block_size is for soft masks only'
+        return soft
+
     near = spans.part(old)
     scores = _scores(queries, keys[:, :, old:], table, offset - old, first)
-    _, soft = near.masks(numbers)
     recent = repeat_heads(values[:, :, old:], wide)
-    running = empty_mix(queries).add(scores, recent, soft, drop(scores, near.numbers))
+    running = empty_mix(queries).add(scores, recent, soft_mask(near), drop(scores, near.numbers))
 
     def read_block(running: RunningMix, inputs: Any) -> tuple[RunningMix, None]:
         keys, values, spans = inputs
         scores = dot(queries, repeat_heads(keys, wide))
-        _, soft = spans.masks(numbers)
         factor = drop(scores, spans.numbers)
-        return running.add(scores, repeat_heads(values, wide), soft, factor), None
+        return running.add(scores, repeat_heads(values, wide), soft_mask(spans), factor), None
 
     def cut(array: jax.Array, axis: int, filler: int = 0) -> jax.Array:
         array = jax.lax.slice_in_dim(array, 0, old, axis=axis)
@@ -138,7 +140,7 @@ def attend(
     by_block = KeySpans(
         since=cut(spans.since, 1, NEVER_SINCE),
         until=None if spans.until is None else cut(spans.until, 1),
-        remaining=cut(spans.remaining, 2),
+        remaining=None if spans.remaining is None else cut(spans.remaining, 2),
         numbers=cut(spans.numbers, 0),
         ramp=spans.ramp,
     )

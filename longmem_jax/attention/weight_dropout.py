@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 
-@flax.struct.dataclass
-class WeightDropout:
+class WeightDropout(flax.struct.PyTreeNode):
     """Dropout of the weights of one attention.
 
     Attributes:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.segment import select_lanes
 
@@ -53,7 +54,7 @@ class Sight:
         return within, self.before * jnp.exp(total), within[-1]
 
 
-def sight(n: int, start: jax.Array | None, dtype: Any = jnp.float32) -> Sight:
+def sight(n: int, start: jax.Array | None, dtype: DTypeLike = jnp.float32) -> Sight:
     """The `Sight` of a chunk of n tokens; `start` is bool [n], None = no document begins in it."""
     causal, ones = jnp.tril(jnp.ones((n, n), bool)), jnp.ones((n,), dtype)
     if start is None:
@@ -125,6 +126,7 @@ def read_tokens(
 
     def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
         n = flags[0].shape[0]
+        assert chunked is not None
         return chunked(state, sight(n, flags[1], jax.tree.leaves(state)[0].dtype), *tokens)
 
     length, flags = valid.shape[1], (valid, start)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author.fields import documented, problems
-from longmem_jax.contract import Entry, Graft, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.views import Seen, Series, View
 
 Check = Callable[[Any, Any, int], list[str]]
@@ -15,41 +15,50 @@ Check = Callable[[Any, Any, int], list[str]]
 
 def memory(
     name: str,
-    layer: type,
+    module: type,
     *,
     check: Check | None = None,
-    recipe: Callable[[Scale], dict[str, Any]] | None = None,
+    recipe: Recipes | Callable[[Scale], dict[str, Any]] | None = None,
     graft: Graft | None = None,
+    view: View | None = None,
     toy: dict[str, Any] | None = None,
+    variants: dict[str, dict[str, Any]] | None = None,
     **others: Any,
 ) -> Entry:
     """The entry of a `RecurrentMemory` that stands in place of attention.
 
     Args:
       name: in configs.
-      layer: the class; its docstring gets the list of its fields.
+      module: the class; its docstring gets the list of its fields.
       check: rules beyond those that the fields declare.
-      recipe: fields for a model of any size, beyond `chunk`.
+      recipe: fields for a model of any size, beyond `chunk`; or `contract.Recipes`.
       graft: how it takes the place of attention in a pretrained decoder; None = by the projections,
         tuned afterwards.
+      view: None = the series of its arrays and of what it logs.
       toy: fields of a small layer, beyond `chunk`.
-      **others: further attributes of `Entry`.
+      variants: as in `contract.Entry`.
+      **others: further attributes of `contract.LayerType`.
     """
-    if 'Attributes:' not in (layer.__doc__ or ''):
-        layer.__doc__ = documented(layer)
+    if 'Attributes:' not in (module.__doc__ or ''):
+        module.__doc__ = documented(module)
 
     def all_problems(fields: Any, model: Any, segment_length: int) -> list[str]:
-        found = problems(layer, fields, model)
+        found = problems(module, fields, model)
         return found or (check(fields, model, segment_length) if check else [])
 
     def made(scale: Scale) -> Recipe:
         return Recipe(
-            {name: dict(chunk=min(scale.segment, 64)) | (recipe(scale) if recipe else {})}
+            {name: dict(chunk=min(scale.segment, 64)) | (recipe(scale) if callable(recipe) else {})}
         )
 
-    given = dict(recipes={name: made}, graft=graft or REPLACED, view=View(series=series)) | others
     return Entry(
-        name=name, layer=layer, check=all_problems, toy=dict(chunk=3) | (toy or {}), **given
+        name=name,
+        layer=LayerType(module, check=all_problems, **others),
+        recipe=recipe if isinstance(recipe, Recipes) else Recipes({name: made}),
+        graft=graft or REPLACED,
+        view=view or View(series=series),
+        toy=dict(chunk=3) | (toy or {}),
+        variants=variants or {},
     )
 
 
@@ -63,7 +72,7 @@ REPLACED = Graft(
 
 def series(seen: Seen) -> Series:
     """Sizes of the memory's arrays and what the segment changed; by token what `inputs` logs."""
-    by_segment = {}
+    by_segment: dict[str, jax.Array] = {}
     paths = jax.tree_util.tree_leaves_with_path(seen.state.memory)
     for (path, old), new in zip(paths, jax.tree.leaves(seen.new.memory), strict=True):
         name = str(getattr(path[-1], 'name', getattr(path[-1], 'key', 'S'))) if path else 'S'

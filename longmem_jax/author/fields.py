@@ -8,6 +8,7 @@ import flax.linen as nn
 
 from longmem_jax.faults import above as must_be_above
 from longmem_jax.faults import at_least, one_of
+from longmem_jax.layers import initializers
 
 # Logical axis of a dimension by its name; other dimensions are not sharded.
 AXES = {'d_model': 'embed', 'heads': 'heads', 'kv_heads': 'kv_heads', 'head_dim': 'head_dim'}
@@ -78,7 +79,7 @@ class Param:
         """The parameter of `owner`, float32 as all parameters."""
         shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in self.dims)
         axes = tuple(AXES.get(dim) if isinstance(dim, str) else None for dim in self.dims)
-        boxed = nn.with_logical_partitioning(self.init or init, axes)
+        boxed = initializers.with_axes(self.init or init, axes)
         return owner.param(name, boxed, shape)
 
 

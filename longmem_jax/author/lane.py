@@ -26,7 +26,7 @@ class Lane:
     before: jax.Array
     count: jax.Array
     start: jax.Array | None
-    tails: dict[str, jax.Array]
+    tails: dict[str, jax.Array | None]
     train: bool
     carried: dict[str, jax.Array]
     logged: dict[str, jax.Array] = dataclasses.field(default_factory=dict)

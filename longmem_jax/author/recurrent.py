@@ -1,7 +1,7 @@
 """A memory that is a step of one token, of one lane and one head: what the library adds to it."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,8 +20,7 @@ from longmem_jax.layers.token_shift import Convolution
 from longmem_jax.segment import Aux, Segment, State, count_on, mean_count, per_lane
 
 
-@flax.struct.dataclass
-class RecurrentState:
+class RecurrentState(flax.struct.PyTreeNode):
     """The state of one layer; while a segment is open, up to the last token read.
 
     Attributes:
@@ -78,15 +77,15 @@ class RecurrentMemory(nn.Module):
         """
         raise NotImplementedError
 
-    def step(self, state: Any, *inputs: jax.Array) -> tuple[Any, Any]:
+    def step(self, state: Any, *inputs: Any, **named: Any) -> tuple[Any, Any]:
         """One token of one lane and head: the new state, and what the token reads. The definition."""
         raise NotImplementedError
 
     # `(state, sight, *inputs [n, ...]) -> (state, y [n, ...])`: the same for n tokens; inputs of zeros
     # must write nothing. None = token by token.
-    chunked = None
+    chunked: ClassVar[Callable[..., Any] | None] = None
 
-    def output(self, x: jax.Array, y: Any, *inputs: jax.Array) -> jax.Array:
+    def output(self, x: jax.Array, y: Any, *inputs: Any, **named: Any) -> jax.Array:
         """The layer's output [n, d_model] for one lane; y has leaves [heads, n, ...]."""
         raise NotImplementedError
 
@@ -96,7 +95,7 @@ class RecurrentMemory(nn.Module):
 
     # What the library adds.
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.parts()
@@ -178,7 +177,7 @@ class RecurrentMemory(nn.Module):
 
     def _over_lanes(self, method: Callable[..., Any], *arrays: Any) -> Any:
         """A method of one lane for the whole batch; lanes have dropout of their own, the same draws."""
-        split = {'params': False, 'dropout': True, 'memory': False}
+        split: dict[Any, bool] = {'params': False, 'dropout': True, 'memory': False}
         lifted = nn.vmap(method, variable_axes={'params': None}, split_rngs=split)
         return lifted(self, *arrays)
 
@@ -268,7 +267,7 @@ class RecurrentMemory(nn.Module):
 
 
 @contextlib.contextmanager
-def _as_usual():
+def _as_usual() -> Iterator[None]:
     """The usual promotion of types and shapes, whatever is set around the library."""
     with jax.numpy_rank_promotion('allow'), jax.numpy_dtype_promotion('standard'):
         yield

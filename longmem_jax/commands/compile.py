@@ -82,16 +82,10 @@ def find_topology(name: str) -> Any:
 
 
 def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
-    """Compiles the training step of a configuration for a TPU slice.
+    """Compiles the training step for a TPU slice, such as 'v5e:4x4'.
 
-    Lifelong learners need their data here, since the rows of the stream are in the program's shapes.
-
-    Args:
-      config: the whole configuration.
-      topology: slice, such as 'v5e:4x4'.
-
-    Returns:
-      The program (`jax.stages.Compiled`), and what it needs.
+    Returns the program and what it needs. Lifelong learners need their data here, since the rows of
+    the stream are in the program's shapes.
 
     Raises:
       UsageError: faults of the configuration on this number of chips, or of the topology.
@@ -107,7 +101,8 @@ def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
         compiled = lowered.compile()
     else:
         with jax.set_mesh(mesh):
-            lowered = lower_step(Experiment(config, None, mesh))
+            experiment = Experiment(config, None, mesh)  # type: ignore[arg-type]  # no folder is used
+            lowered = lower_step(experiment)
             compiled = lowered.compile()
     seconds = time.monotonic() - began
     memory = compiled.memory_analysis()

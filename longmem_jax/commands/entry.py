@@ -8,7 +8,9 @@ import difflib
 import functools
 import importlib.metadata
 import itertools
+import os
 import re
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from longmem_jax import stopping
 from longmem_jax.devices import allocator, lost
 from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_faults, nearest, visible
 
+BROKEN_PIPE = 141  # exit code of programs that SIGPIPE ends
 CONFIGS = Path(__file__).parents[1] / 'configs'
 MISSING = (
     '--config= is missing: for example --config=quickstart; a --workdir= with the config.json of a run '
@@ -38,7 +41,7 @@ HELP = (
 flags.disclaim_key_flags()
 
 
-def define_config() -> flags.FlagHolder:
+def define_config() -> flags.FlagHolder[Any]:
     """The flag `--config=configs/NAME.py[:variant]`; `run` applies its overrides.
 
     `--config=WORKDIR/config.json` is the configuration of a run.
@@ -89,6 +92,7 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
                 if define is None:
                     stopping.listen(command=True)  # what takes long to import is there
                 function()
+            sys.stdout.flush()
         except UsageError as error:
             # A library may turn what a signal raises into an error of its own.
             code = fail(error)
@@ -99,6 +103,9 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
             lost.ended(f'{stopping.name(stopped.code - 128)}.', stopped.code)
             raise
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and _is_reader_gone():
+                lost.ended(reason(error), BROKEN_PIPE)
+                sys.exit(BROKEN_PIPE)
             gone = visible(lost.by_another(error))
             if not gone or '--debug' in sys.argv:
                 print(visible(traceback.format_exc(), LONGEST), file=sys.stderr, end='')
@@ -111,6 +118,16 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
     # A console script is no module that has flags: those of the command are of `function`'s.
     module = '__main__' if function.__module__ == __name__ else function.__module__
     app.run(main, flags_parser=functools.partial(_parse, module=module))
+
+
+def _is_reader_gone() -> bool:
+    """Whether the program that reads our output, such as `head`, has ended; then prints nothing more."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # errors are always looked for
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
@@ -162,10 +179,9 @@ def fail(error: BaseException) -> int:
 
 
 def _config_file(argv: list[str]) -> tuple[list[str], ml_collections.ConfigDict | None]:
-    """The command line with the file of `--config=`, or without it and with the configuration of JSON.
+    """The command line without configurations of JSON, and the configuration.
 
-    Returns:
-      The arguments, and the configuration; None if it is in the arguments, or there is none.
+    None if a file makes it, or there is none.
 
     Raises:
       UsageError: the file of `--config=` is missing or makes no config.
@@ -246,12 +262,13 @@ def _require_sections(config: Any) -> None:
         raise UsageError(f'--config: the config has no {", ".join(missing)}; {needed}.')
 
 
-def _of_workdir(workdir: str) -> ml_collections.ConfigDict | None:
+def _of_workdir(workdir: str | None) -> ml_collections.ConfigDict | None:
     """The configuration that a run has left in its folder; None where there is none."""
     from longmem_jax.config.saved import saved_config
 
-    there = workdir and (Path(workdir).expanduser() / 'config.json').is_file()
-    return saved_config(workdir).lock() if there else None
+    if not workdir or not (Path(workdir).expanduser() / 'config.json').is_file():
+        return None
+    return saved_config(workdir).lock()
 
 
 def _help(argv: list[str], module: str) -> None:

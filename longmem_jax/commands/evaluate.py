@@ -32,8 +32,6 @@ def evaluate(
     """Scores a split and prints the table.
 
     Args:
-      experiment: a trained experiment.
-      split: 'train', 'validation' or 'test'.
       save_state: file for the memory of the last document (needs a single lane).
       load_state: file with the memory that every document starts from.
 
@@ -88,6 +86,10 @@ def evaluate(
         )
     for name, reset in passes(experiment.config, split).items():
         waiting = Waiting(f'Scoring {name}', 0, 'tokens')
+
+        def advance(_: int, tokens: int, waiting: Waiting = waiting) -> None:
+            waiting.update(tokens)
+
         with contextlib.closing(waiting):
             results[name], memory = evaluator.evaluate(
                 params,
@@ -96,7 +98,7 @@ def evaluate(
                 reset=reset,
                 initial=None if reset else initial,
                 max_segments=config.max_test_segments,
-                report=lambda segments, tokens, waiting=waiting: waiting.update(tokens),
+                report=advance,
             )
         if save_state and not reset:
             size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), about, params)

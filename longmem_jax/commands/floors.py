@@ -11,11 +11,9 @@ from longmem_jax.reporting.results import show_floors
 
 
 def measure(experiment: Experiment, split: str = 'test') -> floors.Floors:
-    """Scores n-grams or a task's rules on what an evaluation scores; prints and saves the table.
+    """Scores n-grams or a task's rules on what an evaluation of a split scores.
 
-    Args:
-      experiment: an experiment, trained or not.
-      split: 'train', 'validation' or 'test'.
+    Prints and saves the table.
 
     Raises:
       UsageError: an unknown split, or one whose questions no rule answers.

@@ -11,6 +11,7 @@ import numpy as np
 
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.json_lines import read_examples
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.experiment import Experiment
@@ -29,12 +30,7 @@ Template = Callable[[bytes], bytes]
 
 
 class Writer:
-    """Continues texts with the newest parameters of a run.
-
-    Attributes:
-      step: training steps of the parameters.
-      model, params, tokenizer: of the run.
-    """
+    """Continues texts with the newest parameters of a run."""
 
     def __init__(
         self,
@@ -146,7 +142,7 @@ def from_flags(
 ) -> None:
     """`--mode=generate` with the options of the command line."""
     require_one_text(prompt, prompts, save_state)
-    common = dict(load_state=load_state, template=template)
+    common: dict[str, Any] = dict(load_state=load_state, template=template)
     if prompts:
         generate_all(experiment, prompts, options, output=output, **common)
     else:
@@ -166,7 +162,6 @@ def generate(
     """Continues a prompt with the newest parameters of the workdir.
 
     Args:
-      experiment: a trained experiment.
       prompt: text, or '@FILE'; all of it is read, however long.
       options: overrides of `config.generate`: length, temperature, top_k, top_p, seed, beams.
       save_state: file to save the memory to at the end.
@@ -255,7 +250,7 @@ def _say(line: str) -> None:
 
 
 def _continuation(
-    reader: Reader, settings: dict[str, Any], tokenizer: Any, ends: tuple[int, ...]
+    reader: Reader, settings: dict[str, Any], tokenizer: Tokenizer, ends: tuple[int, ...]
 ) -> Iterator[np.ndarray]:
     """Tokens as they are found, int32 [n], up to the first of `ends`, which is not among them."""
     common = dict(vocab_size=tokenizer.vocab_size)

@@ -11,6 +11,7 @@ export their model, load it in PyTorch and call `safetensors.torch.save_file(ten
 
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from longmem_jax.untrusted import json_file, schema, tensor_file
 from longmem_jax.untrusted.library import library_errors
 
 # Layer type of the config -> (arguments to `config.model`, their tensors to our parameters).
-FORMATS = {
+FORMATS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     transformer_xl.LAYER: (transformer_xl.model_config, transformer_xl.import_parameters),
     **{
         ours: (
@@ -82,7 +83,6 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
     """Writes a checkpoint of step 0 with imported parameters to the experiment's workdir.
 
     Args:
-      experiment: its `config.model` must describe the same model.
       weights: safetensors with the names of the authors' `state_dict`.
       settings: JSON with their arguments.
 

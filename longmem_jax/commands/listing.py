@@ -21,11 +21,7 @@ WIDTH = 100
 
 
 def overview(folder: Path) -> Iterator[str]:
-    """Lines about everything that a command line can name.
-
-    Args:
-      folder: of the config files.
-    """
+    """Lines about everything that a command line can name; `folder` has the config files."""
     yield 'Configs, --config=NAME or --config=NAME:VARIANT,VARIANT:'
     for name, about, names in configs(folder):
         yield f'  {name}: {about}'
@@ -59,7 +55,7 @@ def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     if not files:
         raise UsageError(f'{folder.absolute()}: has no configs.')
     for file in files:
-        spec = importlib.util.spec_from_file_location(f'configs.{file.stem}', file)
+        spec: Any = importlib.util.spec_from_file_location(f'configs.{file.stem}', file)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         yield file.stem, first_line(module.__doc__), variants.accepted(module.get_config)
@@ -68,8 +64,8 @@ def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 def memories() -> Iterator[tuple[str, str]]:
     """Every name of `:memory=`, with the first line of the file that it is in."""
     for entry in LAYERS.values():
-        for name in entry.recipes:
-            yield name, first_line(sys.modules[entry.layer.__module__].__doc__)
+        for name in entry.recipe.by_name:
+            yield name, first_line(sys.modules[entry.layer.module.__module__].__doc__)
 
 
 def fields(config: Any) -> Iterator[str]:

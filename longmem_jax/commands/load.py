@@ -33,9 +33,7 @@ class Trained(NamedTuple):
 def load(workdir: str | Path, at: int | None = None) -> Trained:
     """The model of a run, on the first device, with plain kernels.
 
-    Args:
-      workdir: of the run; its `config.json` is the configuration.
-      at: step of the checkpoint; None = the newest.
+    `at` is the step of a checkpoint; None = the newest.
 
     Raises:
       UsageError: there is no run, or no checkpoint of it.

@@ -14,105 +14,45 @@ FLAGS = {
     flag.name: flag
     for flag in (
         Flag('profile', False, 'Trace a few training steps to WORKDIR/profile.', bool),
-        Flag(
-            'prompt',
-            '',
-            'generate, score, inspect: the text to continue, to score, or to show; @FILE reads a file.',
-        ),
-        Flag(
-            'prompts', '', 'generate, score: JSON lines with a field "text", each read by itself.'
-        ),
-        Flag(
-            'output',
-            '',
-            'score, generate with --prompts: the file to write; .jsonl = JSON lines; inspect: the page.',
-        ),
+        Flag('prompt', '', 'generate, score, inspect: the text to continue, to score, or to show; '
+             '@FILE reads a file.'),
+        Flag('prompts', '', 'generate, score: JSON lines with a field "text", each read by itself.'),
+        Flag('output', '', 'score, generate with --prompts: the file to write; .jsonl = JSON lines; '
+             'inspect: the page.'),
         Flag('length', None, 'generate: tokens to generate.', int, 0),
-        Flag(
-            'temperature',
-            None,
-            'generate: 0 = always the most likely token; play: 0, or 1 to draw actions.',
-            float,
-            0.0,
-        ),
+        Flag('temperature', None, 'generate: 0 = always the most likely token; play: 0, or 1 to draw '
+             'actions.', float, 0.0),
         Flag('top_k', None, 'generate: sample from the k most likely tokens; 0 = all.', int, 0),
-        Flag(
-            'top_p', None, 'generate: sample from the nucleus of this probability.', float, 0.0, 1.0
-        ),
+        Flag('top_p', None, 'generate: sample from the nucleus of this probability.', float, 0.0, 1.0),
         Flag('beams', None, 'generate: search the most likely text with N beams.', int, 0),
         Flag('seed', None, 'generate, play: random seed.', int),
         Flag('save_state', '', 'generate, evaluate: save the memory to this file.'),
-        Flag(
-            'load_state',
-            '',
-            'generate, score, inspect, evaluate: start from the memory in this file.',
-        ),
-        Flag(
-            'split',
-            '',
-            'train, validation or test; the default is test for evaluate and floors, train for '
-            'build_datastore, all three for tokenize.',
-        ),
+        Flag('load_state', '', 'generate, score, inspect, evaluate: start from the memory in this '
+             'file.'),
+        Flag('split', '', 'train, validation or test; the default is test for evaluate and floors, '
+             'train for build_datastore, all three for tokenize.'),
     )
-}
+}  # fmt: skip
 TEXTS = ('prompt', 'prompts', 'output', 'save_state', 'load_state')
 DRAWN = ('length', 'temperature', 'top_k', 'top_p', 'beams', 'seed')
+HERE = 'longmem_jax.commands'
 # 'compile' and 'list' are not here: they need neither data nor a workdir.
 OWN = (
-    Mode(
-        'train',
-        'longmem_jax.commands.train:train',
-        ('profile',),
-        reads=('texts', 'pairs', 'classes'),
-        trained=False,
-        writes=True,
-    ),
-    Mode(
-        'evaluate',
-        'longmem_jax.commands.evaluate:evaluate',
-        ('split', 'save_state', 'load_state'),
-        documents=True,
-    ),
-    Mode(
-        'evaluate',
-        'longmem_jax.commands.evaluate:evaluate',
-        ('split',),
-        reads=('classes',),
-        writes=True,
-        documents=True,
-    ),
-    Mode(
-        'evaluate',
-        'longmem_jax.commands.translate:evaluate',
-        ('split',),
-        reads=('pairs',),
-        writes=True,
-        documents=True,
-    ),
-    Mode('generate', 'longmem_jax.commands.generate:from_flags', (*TEXTS, *DRAWN)),
-    Mode(
-        'generate',
-        'longmem_jax.commands.translate:from_flags',
-        ('prompt', 'prompts'),
-        reads=('pairs',),
-    ),
-    Mode('score', 'longmem_jax.commands.score:from_flags', TEXTS),
-    Mode(
-        'floors',
-        'longmem_jax.commands.floors:measure',
-        ('split',),
-        trained=False,
-        writes=True,
-        documents=True,
-    ),
-    Mode(
-        'tokenize',
-        'longmem_jax.commands.tokenize_documents:tokenize',
-        ('split',),
-        trained=False,
-        documents=True,
-    ),
-)
+    Mode('train', f'{HERE}.train:train', ('profile',), reads=('texts', 'pairs', 'classes'),
+         trained=False, writes=True),
+    Mode('evaluate', f'{HERE}.evaluate:evaluate', ('split', 'save_state', 'load_state'),
+         documents=True),
+    Mode('evaluate', f'{HERE}.evaluate:evaluate', ('split',), reads=('classes',), writes=True,
+         documents=True),
+    Mode('evaluate', f'{HERE}.translate:evaluate', ('split',), reads=('pairs',), writes=True,
+         documents=True),
+    Mode('generate', f'{HERE}.generate:from_flags', (*TEXTS, *DRAWN)),
+    Mode('generate', f'{HERE}.translate:from_flags', ('prompt', 'prompts'), reads=('pairs',)),
+    Mode('score', f'{HERE}.score:from_flags', TEXTS),
+    Mode('floors', f'{HERE}.floors:measure', ('split',), trained=False, writes=True, documents=True),
+    Mode('tokenize', f'{HERE}.tokenize_documents:tokenize', ('split',), trained=False,
+         documents=True),
+)  # fmt: skip
 
 
 def modes() -> tuple[Mode, ...]:
@@ -146,10 +86,7 @@ def is_meant(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
 def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
     """The mode of a name for a config; gives the config the section that the mode needs.
 
-    Args:
-      name: of `--mode=`.
-      config: the whole configuration.
-      given: the options that the command line gives, by name.
+    `given` has the options of the command line.
 
     Raises:
       UsageError: it is for other models, or takes other options.
@@ -175,10 +112,10 @@ def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
     if mode.adds:
         sections.add(config, mode.adds)
     taken = flags_of(mode)
-    if others := [f'--{each}' for each in given if each not in taken]:
+    if unknown := [f'--{each}' for each in given if each not in taken]:
         allowed = ', '.join(f'--{each}' for each in taken) or 'none'
         raise UsageError(
-            f'{", ".join(others)}: not for --mode={name} of a model of the kind {kind!r}, whose options '
-            f'are {allowed}.'
+            f'{", ".join(unknown)}: not for --mode={name} of a model of the kind {kind!r}, whose '
+            f'options are {allowed}.'
         )
     return mode

@@ -20,18 +20,10 @@ def at_distance(
     *,
     resets: bool = True,
 ) -> dict[str, float]:
-    """Scores `eval_documents` documents at one distance; memory and time per token are constant.
+    """Scores `eval_documents` documents at one distance between a key and its question.
 
-    Args:
-      config: of the experiment, for the documents.
-      evaluator: of its evaluation model.
-      params: its parameters.
-      split: 'train', 'validation' or 'test'.
-      distance: tokens between a key and its question.
-      resets: also score them with the memory reset before every segment.
-
-    Returns:
-      Distance, accuracy, exact match, and, with `resets`, exact match with the memory reset.
+    Memory and time per token are constant. Returns distance, accuracy, exact match, and, with
+    `resets`, exact match with the memory reset before every segment.
     """
     corpus = Recall(
         config.data.task.to_dict() | {'distances': (distance,)}, split, config.data.seed
@@ -57,15 +49,7 @@ def by_distance(
 ) -> list[dict[str, float]]:
     """Scores documents at every distance of `config.data.task`.
 
-    Writes `recall.json` and `recall.png` to the workdir.
-
-    Args:
-      experiment: a trained experiment on the recall task.
-      evaluator, params, split: as in `at_distance`.
-      progress: where the results are printed.
-
-    Returns:
-      For every distance what `at_distance` returns.
+    Returns what `at_distance` does for each. Writes `recall.json` and `recall.png` to the workdir.
     """
     config, rows = experiment.config, []
     for distance in config.data.task.distances:
@@ -79,9 +63,8 @@ def by_distance(
 def draw(runs: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Draws exact match by distance, one line per run, on a logarithmic axis.
 
-    Args:
-      runs: label to the result of `by_distance`; a single run also shows the score with memory reset.
-      path: PNG to write.
+    `runs`: label to the result of `by_distance`; a single run also shows the score with memory
+    reset.
     """
     figure = figures.figure(7, 4)
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Another number of lanes for a run that has begun: what is kept, and what is reset.
+"""Resumes a run with a different number of lanes: what is kept, and what is reset.
 
 Parameters, optimizer and step do not depend on lanes. Memories and positions in the data do, and those
 of eight lanes cannot be used for four. So memories are reset, and the lanes begin with documents that
@@ -7,12 +7,12 @@ no lane had begun. Where there are fewer documents than lanes, they begin at equ
 
 import dataclasses
 import json
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import circles
 from longmem_jax.devices import sharding
@@ -39,12 +39,8 @@ def saved_lanes(experiment: Experiment) -> tuple[int, int] | None:
 def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> int:
     """Where all of `num_lanes` lanes can begin, so that they read no document that was begun.
 
-    Args:
-      document, offset: int [old lanes], the cursor of a checkpoint; see `data.lanes.Cursor`.
-      num_lanes: new lanes.
-
-    Returns:
-      Index of a document in the sequence of every lane.
+    `document` and `offset`, int [old lanes], are the cursor of a checkpoint; see
+    `data.lanes.Cursor`. Returns the index of a document in the sequence of every lane.
     """
     old = len(document)
     ends = np.arange(old) + (document.astype(np.int64) + (offset > 0)) * old
@@ -53,13 +49,12 @@ def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> i
     return -(-max(begun, 0) // num_lanes)
 
 
-def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[TrainState, int] | None:
-    """The newest state with other lanes, and its step; None if the number of lanes is that of the run.
+def restarted(
+    experiment: Experiment, corpus: AnyCorpus, report: Callable[[str], None]
+) -> tuple[TrainState, int] | None:
+    """The newest state with other lanes, and its step.
 
-    Args:
-      experiment: of a run that may have begun.
-      corpus: the training split, compared with that of the checkpoint.
-      report: called with lines that say what is kept.
+    None if the number of lanes is that of the run. `report` gets lines that say what is kept.
 
     Raises:
       UsageError: the number differs, and `config.train.restart_lanes` does not allow it.
@@ -85,11 +80,11 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
     if found is None:
         return None
     old, step = found
-    place = [
+    read, offset = (
         np.asarray(leaf.addressable_data(0)) for leaf in (old.cursor.document, old.cursor.offset)
-    ]
+    )
     again = circles(corpus, train.num_lanes)
-    document = 0 if again else next_document(*place, train.num_lanes)
+    document = 0 if again else next_document(read, offset, train.num_lanes)
 
     def make() -> TrainState:
         fresh = experiment.make_state()
@@ -111,9 +106,6 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
 
 def _everywhere(state: TrainState, experiment: Experiment) -> TrainState:
     """An abstract state with the lanes on every device: the old ones need not divide over them."""
-    place = sharding.replicated(experiment.mesh)
-    lanes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-        (state.memory, state.cursor),
-    )
-    return state.replace(memory=lanes[0], cursor=lanes[1])
+    lanes = (state.memory, state.cursor)
+    memory, cursor = sharding.abstract(lanes, sharding.replicated(experiment.mesh))
+    return state.replace(memory=memory, cursor=cursor)

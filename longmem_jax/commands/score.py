@@ -12,6 +12,7 @@ import numpy as np
 
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.json_lines import read_examples
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.likelihood import windows
@@ -43,9 +44,7 @@ class Scorer:
         """Restores the parameters.
 
         Args:
-          experiment: a trained experiment.
           load_state: file of a memory; every text then continues the text that it is of.
-          mode: for messages.
 
         Raises:
           UsageError: several processes, no checkpoint, or a memory of another model.
@@ -144,8 +143,6 @@ def score(
     """Scores one text and writes a row for each of its tokens.
 
     Args:
-      experiment: a trained experiment.
-      prompt: the text, or '@FILE'.
       load_state: as in `Scorer`.
       output: file for the rows: JSON lines if it ends with .jsonl, else columns with tabs; '' = the
         columns are printed.
@@ -219,7 +216,7 @@ def score_all(
     return found
 
 
-def rows(losses: TokenLosses, tokenizer: Any) -> Iterator[tuple[int, int, float | None, str]]:
+def rows(losses: TokenLosses, tokenizer: Tokenizer) -> Iterator[tuple[int, int, float | None, str]]:
     """Position, id, nats (None for nan) and text of every token.
 
     The text is what a token completes, so that all of them are the whole text: a character of several

@@ -48,7 +48,7 @@ def first_parameters(experiment: Experiment, initial: Any, say: Callable[[str], 
         return initial
     model = experiment.config.model
     growing = KINDS[model.kind].growing
-    growing += tuple(end for name in used(model) for end in LAYERS[name].growing)
+    growing += tuple(end for name in used(model) for end in LAYERS[name].recipe.growing)
     return graft(initial, parameters_of(experiment, say), source, say, growing)
 
 

@@ -13,14 +13,14 @@ import jax
 import ml_collections
 
 from longmem_jax.data import load, tokenized
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus, Corpus
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import own_folder
 from longmem_jax.reporting.progress import Progress
 
-_corpus: Corpus | None = None  # of this worker process
+_corpus: AnyCorpus | None = None  # of this worker process
 
 
 def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> None:
@@ -29,8 +29,6 @@ def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> No
     What an earlier call wrote is checked and kept, so a call that was stopped is taken up again.
 
     Args:
-      experiment: an experiment, trained or not; its workdir has the vocabulary if that is learned.
-      split: 'train', 'validation' or 'test'; '' = all.
       workers: processes; 0 = one per core that this process may use.
 
     Raises:
@@ -116,4 +114,5 @@ def _begin(data: dict[str, Any], split: str, workdir: Path | None) -> None:
 
 
 def _write(shards: tokenized.Shards, number: int) -> int:
+    assert _corpus is not None  # as of `_begin`
     return shards.write(number, _corpus)

@@ -19,7 +19,7 @@ from longmem_jax.data.oddities import oddities
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
-from longmem_jax.experiment import Experiment, step_flops, to_devices, trace_step
+from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops, to_devices
 from longmem_jax.generation import cache
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
@@ -27,9 +27,9 @@ from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
-from longmem_jax.training import branches, runner
+from longmem_jax.training import runner
 from longmem_jax.training.step import TrainState
-from longmem_jax.training.task import Metrics, Plan, Step
+from longmem_jax.training.task import Plan, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +50,7 @@ class Summary:
 
 
 class Programs:
-    """What is compiled for a configuration; the same for all seeds.
-
-    Attributes:
-      evaluator: scores parameters.
-    """
+    """What is compiled for a configuration; the same for all seeds."""
 
     def __init__(self, experiment: Experiment):
         """Compiles nothing yet."""
@@ -64,21 +60,12 @@ class Programs:
     @functools.cached_property
     def step(self) -> Step:
         """The training step for the shapes of the config."""
-        settings, mesh = self._experiment.config.train, self._experiment.mesh
-        traced = trace_step(self._experiment)
-        with jax.set_mesh(mesh):
-            compiled = traced.lower().compile()
-        flops = step_flops(compiled, settings.segments_per_step)
-        found = list(branches.choices(traced.jaxpr.jaxpr, mesh.size))
-        known = branches.all_known(found, filter(branches.is_report, traced.out_info[1]))
-        # With `gradient_segments` a segment has two programs, so `flops` is too high in any case.
-        if settings.gradient_segments or not known:
-            return Step(compiled, flops, at_most=bool(found))
-
-        def not_run(metrics: Metrics) -> float:
-            return settings.segments_per_step * branches.not_run(found, metrics)
-
-        return Step(compiled, flops, not_run=not_run)
+        settings, lowered = self._experiment.config.train, lower_step(self._experiment)
+        with jax.set_mesh(self._experiment.mesh):
+            compiled = lowered.compile()
+        # With `gradient_segments` a segment has two programs, and both are counted.
+        at_most = bool(settings.gradient_segments) or has_branches(lowered)
+        return Step(compiled, step_flops(compiled, settings.segments_per_step), at_most)
 
 
 def train(
@@ -87,7 +74,6 @@ def train(
     """Trains up to `config.train.num_steps`, from the newest checkpoint of the workdir if any.
 
     Args:
-      experiment: the experiment to train.
       profile: write a `jax.profiler` trace of a few steps to workdir/profile.
       programs: of an experiment that differs in nothing but seeds and folder; None = its own.
 
@@ -114,13 +100,7 @@ def train(
 
 
 class LanguageModelTask:
-    """Trains on documents split into lanes, segment after segment; see `training.task.Task`.
-
-    Attributes:
-      plan: the schedule of the run.
-      abstract_state: shapes, dtypes and shardings of the `TrainState`.
-      corpora: the documents by split.
-    """
+    """Trains on documents split into lanes, segment after segment; see `training.task.Task`."""
 
     def __init__(
         self,
@@ -285,7 +265,7 @@ def _warnings(model: Any) -> dict[str, str]:
     return {
         f'memory/{metric}': f'config.model.{name}: {text}'
         for name in sorted(used(model))
-        for metric, text in LAYERS[name].warnings.items()
+        for metric, text in LAYERS[name].recipe.warnings.items()
     }
 
 

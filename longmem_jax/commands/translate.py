@@ -18,21 +18,17 @@ from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
 
 
-def translate_split(experiment: Experiment, params: Any, split: str, progress: Progress) -> dict:
+def translate_split(
+    experiment: Experiment, params: Any, split: str, progress: Progress
+) -> dict[str, Any]:
     """Translates a split, writes `WORKDIR/translations.SPLIT.txt`, and scores it by BLEU.
 
-    Args:
-      experiment: with a model of the kind 'seq2seq'.
-      params: its parameters.
-      split: 'train', 'validation' or 'test'.
-      progress: where the result is printed.
-
-    Returns:
-      'bleu', 'bleu_signature', 'sentences', 'beams', 'length_penalty'; also written to
-      `WORKDIR/bleu.SPLIT.json`.
+    Returns 'bleu', 'bleu_signature', 'sentences', 'beams', 'length_penalty'; also written to
+    `WORKDIR/bleu.SPLIT.json`.
     """
     settings = experiment.config.translate
-    pairs = experiment.corpus(split).pairs
+    corpus: Any = experiment.corpus(split)
+    pairs = corpus.pairs
     count = min(len(pairs), settings.max_sentences or len(pairs))
     texts, references = zip(*(pairs[i] for i in range(count)), strict=True)
     translator = Translator(

@@ -1,9 +1,11 @@
 """The fields of every configuration, with neutral values; files in `configs/` set the experiments'.
 
-All fields are listed here except those of the layers, whose defaults (the papers' values) are in the
+All fields are listed here except model settings that every layer gets, which are those of
+`contract.ModelSettings`, and the fields of the layers, whose defaults (the papers' values) are in the
 layers' own files; `config.recipes` copies them into the config. Code reads only the config.
 """
 
+import dataclasses
 from typing import Any
 
 import ml_collections
@@ -11,6 +13,7 @@ from ml_collections import config_dict
 
 from longmem_jax.config.recipes import section
 from longmem_jax.config.sections import add, followed
+from longmem_jax.contract import ModelSettings
 from longmem_jax.data.text_files import FRACTIONS
 
 EVERY = 1000  # steps between evaluations
@@ -22,11 +25,23 @@ FOLLOWS = (
 )
 
 
+# Settings that follow from other fields of a config.
+FOUND = ('cache_dtype', 'token_std', 'leading', 'trailing')
+
+
+def of_settings() -> dict[str, Any]:
+    """The fields of `config.model` that are settings of all layers, with their neutral values."""
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(ModelSettings)
+        if field.default is not dataclasses.MISSING and field.name not in FOUND
+    }
+
+
 def base(*subjects: str) -> ml_collections.ConfigDict:
     """A configuration of a small Transformer-XL without data.
 
-    Args:
-      *subjects: names of further sections, such as 'retrieval', see `config.sections`.
+    `subjects` names further sections, such as 'retrieval'.
     """
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
@@ -44,8 +59,6 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         around=(),  # one name per layer, or '', of what stands around the blocks; () = nothing
         transformer_xl=section('transformer_xl', memory_length=128),
         dense=section('dense'),
-        norm='layernorm',  # or 'rmsnorm'
-        pre_norm=True,  # norms before the layers; False: after the residual additions
         parallel_residual=False,  # pre-norm: attention and feed-forward layer read the same input
         final_norm=True,  # with pre_norm: one more norm before the output layer
         scale_embedding=True,  # multiply token vectors by sqrt(d_model)
@@ -58,37 +71,15 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         div_val=1,  # width of cluster i is d_embed / div_val**i
         tie_projections=(False,),  # per cluster: the output projection is the input projection
         dropout=0.0,  # share of activations set to zero in training
-        residual_dropout=-1.0,  # dropout of layer outputs, before the addition; -1 = dropout
         embedding_dropout=-1.0,  # dropout of embeddings and final output; -1 = dropout
         attention_dropout=0.0,  # dropout of attention weights
         token_shift='none',  # attention input has tokens before: 'none', 'half', 'convolution'
         layer_drop=0.0,  # share of blocks skipped per training step
-        num_kv_heads=0,  # key and value heads, each for several query heads; 0 = num_heads
-        attention_bias='none',  # which projections have biases: 'none', 'qkv', 'out', 'all'
-        scale_scores=True,  # multiply attention scores by 1 / sqrt(head_dim)
-        norm_epsilon=1e-5,  # added to variances
-        rotary_base=10000.0,  # frequencies of rotary positions are powers of it
-        rotary_share=1.0,  # share of head_dim that rotary positions rotate
-        # Rotary positions beyond the length of pretraining: 'none', 'linear', 'llama3', 'yarn'; see
-        # `layers.positions.scaled_frequencies`.
-        rotary_scaling='none',
-        rotary_factor=1.0,  # with rotary_scaling: frequencies are divided by this
-        rotary_original=0,  # 'llama3', 'yarn': length of texts in pretraining, in tokens
-        # 'llama3', 'yarn': turns in rotary_original tokens. Frequencies with fewer turns than the first
-        # number are divided, those with more than the second are not.
-        rotary_bands=(1.0, 4.0),
-        rotary_gain=1.0,  # factor of the rotated queries, and of the rotated keys
-        head_norm='none',  # norm of each head's queries and keys: 'none', 'rmsnorm', 'layernorm'
-        init='normal',  # kernels at the start: 'normal', 'glorot_uniform', 'torch' (PyTorch's uniform)
         init_std=0.0,  # standard deviation of 'normal' kernels, and of tables; 0 = d_model**-0.5
         embedding_std=0.0,  # the same for token vectors, before they are scaled; 0 = init_std
-        scale_residual_init=False,  # divide kernels into the residual sum by sqrt(2 num_layers)
         dtype='float32',  # dtype of activations; 'bfloat16' on accelerators
-        kernels='plain',  # how attention is computed: 'plain', or 'fused' in one kernel for TPUs
-        # Of layers with a decoder's key-value cache ('full', 'sliding'): tokens that are kept, 0 = all
-        # that they see; in training and --mode=evaluate. Other modes keep what their texts need.
-        cache_tokens=0,
-        cache_dtype='',  # dtype of that cache, 'float32' or 'bfloat16'; '' = dtype
+        cache_dtype='',  # dtype of the key-value cache, 'float32' or 'bfloat16'; '' = dtype
+        **of_settings(),
         # Low-rank parts of kernels (LoRA).
         lora=dict(
             rank=0,  # rank of the low-rank parts; 0 = none
@@ -208,8 +199,8 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         memory=1,  # divides the entries of memories
     )
     config.notes = ()  # what a recipe had to change from its paper, and why
-    for name, field, *others in FOLLOWS:
-        config[name][field] = followed(config, *others)
+    for name, field, other, source, instead in FOLLOWS:
+        config[name][field] = followed(config, other, source, instead)
     for name in subjects:
         add(config, name)
     return config
@@ -229,10 +220,6 @@ def two_cores(config: Any, *, steps: int, lanes: int, segment: int) -> None:
 
     Kernels start with a standard deviation of d_model**-0.5: a paper's .02 suits its width, and at the
     width of a small model would make all positions larger than the tokens and all scores equal.
-
-    Args:
-      config: the whole configuration; changed in place.
-      steps, lanes, segment: of training.
     """
     model, train = config.model, config.train
     model.dtype = 'float32'

@@ -14,7 +14,7 @@ from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import PRNGS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
-from longmem_jax.faults import above, at_least, at_most, between, under
+from longmem_jax.faults import above, at_least, at_most, between, require_none, under
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.registry import brought
@@ -80,10 +80,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
 
 def require_runnable(config: Any, num_devices: int) -> None:
     """Raises one `UsageError` with all faults, before anything is compiled."""
-    faults = find_faults(config, num_devices)
-    if faults:
-        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
-        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
+    require_none(find_faults(config, num_devices))
 
 
 def evaluation_model(config: Any) -> Any:
@@ -106,7 +103,7 @@ def evaluation_model(config: Any) -> Any:
         for field, new in value.items():
             if field not in model[name]:
                 raise UsageError(unknown(f'a field of {where}', field, sorted(model[name])))
-            trained = LAYERS[name].trained if name in LAYERS else {}
+            trained = LAYERS[name].recipe.trained if name in LAYERS else {}
             if field in trained and new != model[name][field]:
                 raise UsageError(
                     f'{where}.{field} = {new}: must be {model[name][field]}, as in training: '
@@ -177,13 +174,14 @@ def _loss_weights(config: Any) -> list[str]:
     """Faults of auxiliary losses without a weight, and of weights without a loss."""
     model, faults = config.model, []
     layers = set(used(model)) & set(LAYERS) & set(model)
-    names, switched_off = set(), set()
+    names: set[str] = set()
+    switched_off: set[str] = set()
     for layer in layers:
         entry = LAYERS[layer]
         if set(entry.fields()) <= set(model[layer]):
-            names.update(entry.losses(model[layer]))
+            names.update(entry.layer.losses(model[layer]))
             # A field of the layer says that it has no such loss; the weight may stay.
-            switched_off.update(entry.losses(entry.defaults()))
+            switched_off.update(entry.layer.losses(entry.defaults()))
     if model.kind in KINDS:
         names.update(KINDS[model.kind].losses)
     weighted = set(config.train.loss_weights)

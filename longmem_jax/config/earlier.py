@@ -23,15 +23,9 @@ def require_present(model: dict[str, Any], where: str) -> None:
 
 
 def completed(saved: Any, current: Any) -> Any:
-    """`saved` with the fields that it lacks and `current` has, at the defaults that change nothing.
-
-    Args:
-      saved: `config.model` as a plain dictionary, perhaps of an earlier version; it is not changed.
-      current: the same of this version.
-
-    Returns:
-      A dictionary like `saved`. Sections of layers that it lacks stay missing, and so do fields
-      without a default in `config.base` or in their layer.
+    """`saved`, a `config.model`, with the fields that it lacks and `current` has, at the defaults
+    that change nothing. Sections of layers that it lacks stay missing, and so do fields without a
+    default in `config.base` or in their layer.
     """
     return _completed(saved, current, defaults_of(saved))
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longmem_jax.contract import Recipe
+from longmem_jax.contract import Group, Recipe
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 
@@ -33,12 +33,9 @@ def names_of(pattern: str) -> tuple[str, ...]:
 
 
 def join(pattern: Sequence[str], recipes: Mapping[str, Recipe], layers: int) -> Recipe:
-    """One recipe of several.
+    """One recipe of several, by `pattern` repeated to the depth of the model.
 
-    Args:
-      pattern: names, repeated to the depth of the model.
-      recipes: by name, with the stacks of a whole model; of each only layers with its memory are used.
-      layers: depth of the model.
+    Of each recipe only the layers with its memory are used.
 
     Raises:
       UsageError: two recipes want different values of one setting, or to stand around the blocks.
@@ -57,8 +54,11 @@ def join(pattern: Sequence[str], recipes: Mapping[str, Recipe], layers: int) -> 
         for place, layer in at.items():
             stacks[place].append(layer)
     used = {layer for stack in stacks.values() for layer in stack}
-    sections, model, weights = ({} for _ in range(3))
-    groups, notes = [], []
+    sections: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
+    groups: list[Group] = []
+    notes: list[str] = []
     for name in dict.fromkeys(chosen):
         recipe = recipes[name]
         for layer, fields in recipe.sections.items():

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from longmem_jax.config import base
 from longmem_jax.config.sections import sections
+from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.registry import load
 
@@ -25,10 +26,13 @@ def meanings() -> dict[str, str]:
     found = dict(_of_base(inspect.getsource(base)))
     for make in made:
         found |= _of_base(inspect.getsource(sys.modules[make.__module__]))
+    settings = _attributes(ModelSettings.__doc__ or '')
+    found |= {f'model.{name}': settings[name] for name in base.of_settings()}
     for name, entry in LAYERS.items():
-        found[f'model.{name}'] = first_line(entry.layer.__doc__)
+        found[f'model.{name}'] = first_line(entry.layer.module.__doc__)
         found |= {
-            f'model.{name}.{field}': _of_layer(entry.layer, field) for field in entry.fields()
+            f'model.{name}.{field}': _of_layer(entry.layer.module, field)
+            for field in entry.fields()
         }
     return found
 
@@ -44,7 +48,7 @@ def _of_base(source: str) -> Iterator[tuple[str, str]]:
     comments = {t.start[0]: t.string.lstrip('# ') for t in tokens if t.type == tokenize.COMMENT}
     alone = {line for line in comments if source.splitlines()[line - 1].lstrip().startswith('#')}
 
-    def comment(first: int, last: int) -> str:
+    def comment(first: int, last: int | None) -> str:
         if last in comments:
             return comments[last]
         above = first
@@ -55,11 +59,11 @@ def _of_base(source: str) -> Iterator[tuple[str, str]]:
     def fields(section: str, call: ast.Call) -> Iterator[tuple[str, str]]:
         for keyword in call.keywords:
             path, value = f'{section}.{keyword.arg}', keyword.value
-            nested = isinstance(value, ast.Call)
+            nested = value if isinstance(value, ast.Call) else None
             # The comment after a section of several lines is that of its first line.
             yield path, comment(keyword.lineno, keyword.lineno if nested else value.end_lineno)
-            if nested and ast.unparse(value.func) in ('dict', 'config_dict.create'):
-                yield from fields(path, value)
+            if nested and ast.unparse(nested.func) in ('dict', 'config_dict.create'):
+                yield from fields(path, nested)
 
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
@@ -78,7 +82,7 @@ def _of_layer(layer: type, field: str) -> str:
         text = _attributes(owner.__doc__ or '').get(field, '')
         named = re.search(r'(?:as in|see) `(\w+)`', text or owner.__doc__ or '')
         names = vars(sys.modules[owner.__module__]) | {
-            e.layer.__name__: e.layer for e in LAYERS.values()
+            e.layer.module.__name__: e.layer.module for e in LAYERS.values()
         }
         other = names.get(named[1]) if named else None
         if isinstance(other, type) and other is not owner:

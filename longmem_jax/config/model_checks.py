@@ -68,7 +68,7 @@ def training_faults(model: Any, segment_length: int) -> list[str]:
     return [
         fault
         for name in sorted(used(model))
-        if (check := LAYERS[name].check_training) is not None
+        if (check := LAYERS[name].recipe.check) is not None
         for fault in under(f'config.model.{name}', check(model[name], model, segment_length))
     ]
 

@@ -24,16 +24,14 @@ BOOLEANS = {'true': True, 't': True, '1': True, 'false': False, 'f': False, '0':
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Separates the overrides from the other arguments of a command line.
+    """Separates the overrides of a command line from its other arguments.
 
-    Args:
-      argv: the program's name and its arguments: `--config.a.b=3`, `--config.a.b 3`, and for booleans
-        also `--config.a.b` and `--noconfig.a.b`.
-
-    Returns:
-      The other arguments, and (`a.b`, `3`) for every override in order.
+    An override is `--config.a.b=3`, `--config.a.b 3`, and for booleans also `--config.a.b` and
+    `--noconfig.a.b`; it is returned as (`a.b`, `3`), in order.
     """
-    rest, overrides, remaining = [], [], list(argv)
+    rest: list[str] = []
+    overrides: list[tuple[str, str]] = []
+    remaining = list(argv)
     while remaining:
         argument = remaining.pop(0)
         match = re.fullmatch(r'--?(no)?config\.([^=]*)(?:=(.*))?', argument, re.DOTALL)
@@ -53,12 +51,9 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, str
 
 
 def apply(config: ml_collections.ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
-    """Sets fields of `config` in place.
+    """Sets fields of `config` in place, by (path, text); the last one wins.
 
-    Args:
-      config: the whole configuration.
-      overrides: path, such as `train.num_steps`, and text; the last one wins. Notes of the config
-        whose `NAME = VALUE` they make untrue are removed.
+    Notes of the config whose `NAME = VALUE` becomes untrue are removed.
 
     Raises:
       UsageError: no such field, or a text of the wrong type.
@@ -145,16 +140,17 @@ def _value(text: str, current: Any, argument: str) -> Any:
             raise UsageError(f'{name}: must be true or false, got {text!r}.')
         return BOOLEANS[text.lower()]
     if isinstance(current, (int, float)):
-        number, described = (int, 'an int') if isinstance(current, int) else (float, 'a float')
+        whole = isinstance(current, int)
+        described = 'an int' if whole else 'a float'
         try:
-            value = number(text)
+            number = int(text) if whole else float(text)
         except ValueError as error:
             raise UsageError(
                 f'{name}: must be {described}, such as {current!r}, got {text!r}.'
             ) from error
-        if not is_possible(value):
+        if not is_possible(number):
             raise UsageError(f'{name}: not a number that a field can have, got {text!r}.')
-        return value
+        return number
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -9,7 +9,7 @@ from longmem_jax.models.stack import around_of, extra_of
 
 def carries_vectors(model: Any) -> bool:
     """Whether what stands around the blocks remembers without limit."""
-    reaches = ((LAYERS[name].reach, model[name]) for name in set(filter(None, model.around)))
+    reaches = ((LAYERS[name].layer.reach, model[name]) for name in set(filter(None, model.around)))
     return any(reach is None or reach(fields, 1) is None for reach, fields in reaches)
 
 
@@ -21,7 +21,7 @@ def reaches(config: Any) -> list[tuple[str, int]] | None:
         names = [stack[i] for stack in (model.attention, model.beside) if stack for i in numbers]
         for name in filter(None, (around, *names)):
             entry = LAYERS[name]
-            reach = entry.reach and entry.reach(model[name], segment + extra)
+            reach = entry.layer.reach and entry.layer.reach(model[name], segment + extra)
             if reach is None:
                 return None
             segments, rest = divmod(reach, segment + extra)  # it holds extra tokens as well

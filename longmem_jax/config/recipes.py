@@ -1,6 +1,6 @@
 """Puts any memory into any configuration: its layers, losses, parameter groups and lengths.
 
-Every memory has a recipe in its own file (`Entry.recipes`), which derives its fields from the sizes
+Every memory has a recipe in its own file (`Entry.recipe`), which derives its fields from the sizes
 of the model and the segment. A config lists only the fields that its experiment sets differently.
 """
 
@@ -13,7 +13,7 @@ import ml_collections
 
 from longmem_jax.config import hybrids
 from longmem_jax.config.hybrids import is_pattern, names_of
-from longmem_jax.contract import Recipe, Scale
+from longmem_jax.contract import Group, Recipe, Scale
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import ATTENTION, LAYERS, used
 from longmem_jax.models.kinds import KINDS
@@ -38,7 +38,7 @@ class Given:
     feed_forward: tuple[str, ...] = ()
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_weights: dict[str, float] | None = None
-    groups: tuple[tuple, ...] | None = None
+    groups: tuple[Group, ...] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -49,7 +49,7 @@ def given(
     feed_forward: tuple[str, ...] = (),
     evaluate: dict[str, Any] | None = None,
     loss_weights: dict[str, float] | None = None,
-    groups: tuple[tuple, ...] | None = None,
+    groups: tuple[Group, ...] | None = None,
     notes: tuple[str, ...] = (),
     **fields: Any,
 ) -> Given:
@@ -60,18 +60,16 @@ def given(
 
 def recipes() -> dict[str, Callable[[Scale], Recipe]]:
     """Every name that `:memory=` accepts, with its recipe."""
-    by_name = {}
+    by_name: dict[str, Callable[[Scale], Recipe]] = {}
     for entry in LAYERS.values():
-        by_name |= entry.recipes
+        by_name |= entry.recipe.by_name
     return by_name
 
 
 def scale_of(config: Any, **sizes: Any) -> Scale:
-    """The sizes that recipes derive fields from; all follow from the segment length unless given.
+    """The sizes that recipes derive fields from.
 
-    Args:
-      config: the whole configuration.
-      **sizes: attributes of `Scale` to set instead.
+    They follow from the segment length unless given.
     """
     model, segment = config.model, config.train.segment_length
     reach = sizes.get('reach', max(2 * segment, 128))
@@ -131,11 +129,9 @@ def use(
     lengths, and sets those of the new one. Deviations from its paper are listed in `config.notes`.
 
     Args:
-      config: the whole configuration; changed in place.
       name: one of `recipes()`, or any name for `changes` that name their recipe; or a pattern of names
         and of attention layers, see `hybrids`.
       changes: changes to the recipe, or another recipe to use instead; of a pattern, by name.
-      **sizes: see `scale_of`.
 
     Raises:
       UsageError: an unknown name, with the nearest; a field that the memory does not have; a pattern
@@ -143,12 +139,13 @@ def use(
     """
     scale, model = scale_of(config, **sizes), config.model
     if is_pattern(name):
-        names, changes = names_of(name), changes or {}
-        changed = {part: _changed(part, changes.get(part), scale) for part in dict.fromkeys(names)}
+        names, by_part = names_of(name), changes if isinstance(changes, Mapping) else {}
+        changed = {part: _changed(part, by_part.get(part), scale) for part in dict.fromkeys(names)}
         found = {part: recipe for part, (recipe, _) in changed.items()}
         recipe = hybrids.join(names, found, model.num_layers)
         evaluate = {k: v for _, fields in changed.values() for k, v in fields.items()}
     else:
+        assert not isinstance(changes, Mapping), 'changes by name are those of a pattern'
         recipe, evaluate = _changed(name, changes, scale)
     _set_model(model, recipe)
     config.evaluate.model = evaluate

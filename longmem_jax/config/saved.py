@@ -15,7 +15,7 @@ import ml_collections
 from longmem_jax import registry
 from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
-from longmem_jax.config.sections import followed, follows, sections
+from longmem_jax.config.sections import followed, follows, present, sections
 from longmem_jax.errors import UsageError, nearest, say
 from longmem_jax.faults import is_possible
 from longmem_jax.files import write_json
@@ -32,13 +32,10 @@ PACKAGES = 'packages'  # that provide names in the configuration
 
 
 def saved_config(path: str | Path) -> ml_collections.ConfigDict:
-    """The configuration of a finished or running training.
-
-    Args:
-      path: its workdir, or the `config.json` there.
+    """The configuration of a training, by its workdir or the `config.json` there.
 
     Raises:
-      UsageError: there is no such file, or it is something else.
+      UsageError: no such file, or it is something else.
     """
     path = Path(path).expanduser()
     named = path.suffix == '.json' and not path.is_dir()
@@ -99,12 +96,8 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     the config's own file. A note says if the checksum is that of other values: a file may be edited, but
     a disk may also have changed it.
 
-    Args:
-      content: what the JSON says; anything.
-      where: the file, for messages.
-
     Raises:
-      UsageError: it is no configuration, or it has fields that there are not, or values of other types.
+      UsageError: not a configuration, or it has unknown fields or values of other types.
     """
     if not isinstance(content, dict) or not all(isinstance(content.get(s), dict) for s in SECTIONS):
         raise UsageError(
@@ -121,9 +114,10 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     layers = earlier.defaults_of(content['model'])
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}
     checked = _section(content, expected, 'config', where)
+    checked = {name: present(f'config.{name}', fields) for name, fields in checked.items()}
     config = ml_collections.ConfigDict(earlier.completed_config(checked))
-    for section, field, *others in (*FOLLOWS, *follows(config)):
-        reference = followed(config, *others)
+    for section, field, other, source, instead in (*FOLLOWS, *follows(config)):
+        reference = followed(config, other, source, instead)
         if config[section][field] == reference.get():
             config[section][field] = reference
     return config

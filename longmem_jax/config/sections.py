@@ -23,8 +23,8 @@ def add(config: Any, name: str) -> None:
     section = sections()[name]
     with config.unlocked():
         load(section.make)(config)
-        for field, *others in section.follows:
-            config[name][field] = followed(config, *others)
+        for field, other, source in section.follows:
+            config[name][field] = followed(config, other, source)
 
 
 def in_use(config: Any, name: str) -> bool:
@@ -39,8 +39,18 @@ def followed(config: Any, other: str, source: str, instead: int = 0) -> config_d
     return field - (field - 1) // 2**62 * instead if instead else field
 
 
-def follows(config: Any) -> Iterator[tuple[str, str, str, str]]:
-    """(section, field, other section, its field) of all `Section.follows` in `config`."""
+def follows(config: Any) -> Iterator[tuple[str, str, str, str, int]]:
+    """Lines like those of `base.FOLLOWS` of all `Section.follows` in `config`."""
     for name, section in sections().items():
         if name in config:
-            yield from ((name, *line) for line in section.follows)
+            yield from ((name, *line, 0) for line in section.follows)
+
+
+def present(path: str, fields: Any) -> Any:
+    """Saved fields of `path`, such as 'config.lifelong.mbpa', without those that are gone."""
+    section = sections().get(path.split('.')[1] if '.' in path else '')
+    if section is None or not section.gone or not isinstance(fields, dict):
+        return fields
+    return {
+        name: present(path, value) for name, value in fields.items() if name not in section.gone
+    }

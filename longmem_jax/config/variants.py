@@ -1,6 +1,6 @@
 """The argument of a config file: `--config=configs/pg19.py:tiny` or `:memory=infini,tiny`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from longmem_jax.config.hybrids import is_pattern, names_of
@@ -60,11 +60,11 @@ def one_of(name: str, value: str, allowed: Any) -> str:
 
 def variant(
     config: Any,
-    argument: str,
+    argument: str | None,
     *,
     memory: str | None,
-    memories: dict[str, Given | Recipe] | None = None,
-    scale: dict[str, Any] | None = None,
+    memories: Mapping[str, Given | Recipe] | None = None,
+    scale: Mapping[str, Any] | None = None,
     put: Callable[..., None] = use,
     others: Sequence[str] = (),
     **variants: Variant,
@@ -87,9 +87,6 @@ def variant(
       scale: sizes for recipes that should not follow from the segment, see `recipes.scale_of`.
       **variants: name to a function that changes the config: `f(config)` or `f(config, value)`.
 
-    Returns:
-      The configuration.
-
     Raises:
       UsageError: an unknown name, with those allowed; a name given twice; a value where none is
         taken, or none where one is needed.
@@ -109,7 +106,7 @@ def variant(
         if 'memory' in typed and not typed['memory']:
             raise UsageError('memory: a value is needed, such as memory=infini.')
         memories = memories or {}
-        name = typed.get('memory', memory)
+        name = typed.get('memory') or memory
         for part in names_of(name) if is_pattern(name) else ():
             one_of('memory', part, sorted({*recipes(), *memories, *ATTENTION}))
         if not is_pattern(name):
@@ -138,4 +135,4 @@ def _values(name: str, value: str | None, change: Variant) -> list[str]:
         raise UsageError(f'{name}: a value is needed, such as {name}=VALUE.')
     if not takes_value and value is not None:
         raise UsageError(f'{name}={value}: {name} takes no value; give {name} alone.')
-    return [value] if takes_value else []
+    return [] if value is None else [value]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data import order
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.folders import Folders
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.stdlib import StandardLibrary
@@ -37,12 +37,8 @@ SAME_FILES = (
 )
 
 
-def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
+def describe(data: Any, corpus: AnyCorpus) -> dict[str, Any]:
     """The training data.
-
-    Args:
-      data: `config.data`.
-      corpus: its training documents.
 
     Returns:
       'place': where it is; 'content': all other fields of `config.data`, the number of documents, the
@@ -55,13 +51,13 @@ def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
     content[ORDER] = f'version {order.VERSION}'
     if data.source in SOURCES and SOURCES[data.source].sampled:
         content['digest of three training documents'] = _digest_of_documents(corpus)
-    files = corpus.files if data.tokenized else digest_of_files(data, 'train')
+    files = _of_stored(corpus) if data.tokenized else digest_of_files(data, 'train')
     if files is not None:
         content['digest of training files'] = files
     return {'place': {f'config.data.{name}': data[name] for name in PLACE}, 'content': content}
 
 
-def compared(data: Any, corpus: Corpus, split: str) -> dict[str, Any]:
+def compared(data: Any, corpus: AnyCorpus, split: str) -> dict[str, Any]:
     """What the processes of a run compare of a split; more than a checkpoint keeps, see `describe`.
 
     Returns:
@@ -80,9 +76,14 @@ def compared(data: Any, corpus: Corpus, split: str) -> dict[str, Any]:
             break
     found['digest of some documents'] = digest.hexdigest()[:16]
     if data.tokenized:
-        return found | {'digest of the texts that were tokenized': corpus.files}
+        return found | {'digest of the texts that were tokenized': _of_stored(corpus)}
     files = _files(data, split) or _in_folders(data, split)
     return found | {'digest of files': files and digest_of(files, sampled=True)}
+
+
+def _of_stored(corpus: Any) -> Any:
+    """The digest of its files that a `tokenized.StoredCorpus` keeps."""
+    return corpus.files
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -99,7 +100,7 @@ def fields_of(data: Any) -> dict[str, Any]:
     }
 
 
-def _digest_of_documents(corpus: Corpus) -> str:
+def _digest_of_documents(corpus: AnyCorpus) -> str:
     digest, last = hashlib.sha256(), len(corpus) - 1
     for index in sorted({0, last // 2, last}):
         tokens = np.asarray(corpus[index].tokens, np.int64)

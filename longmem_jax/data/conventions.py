@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.untrusted import json_file
 
@@ -55,7 +56,7 @@ class Conventions:
         found = np.flatnonzero(np.isin(tokens, self.ends))
         return (tokens[: found[0]], True) if len(found) else (tokens, False)
 
-    def in_words(self, tokenizer: Any) -> str:
+    def in_words(self, tokenizer: Tokenizer) -> str:
         """For the terminal: 'texts begin with <s> (1) and end at </s> (2)'."""
 
         def named(ids: tuple[int, ...]) -> str:
@@ -67,16 +68,15 @@ class Conventions:
         return f'texts {begin} and {ends}'
 
 
-def of_training(tokenizer: Any) -> Conventions:
+def of_training(tokenizer: Tokenizer) -> Conventions:
     """How training reads every document: after the begin token. It learns no end."""
     return Conventions((tokenizer.begin,), tokenizer.begin)
 
 
-def of_run(tokenizer: Any, data: Any, trained: bool) -> Conventions:
+def of_run(tokenizer: Tokenizer, data: Any, trained: bool) -> Conventions:
     """The conventions of a run's texts.
 
     Args:
-      tokenizer: of the run.
       data: `config.data`: `tokenizer.path` is the folder of a pretrained model, or something else;
         `add_bos` is one of `ADD_BOS`.
       trained: whether the parameters were trained here. Then every text begins with the tokenizer's
@@ -100,17 +100,13 @@ def of_run(tokenizer: Any, data: Any, trained: bool) -> Conventions:
     return found
 
 
-def of_folder(folder: Path, tokenizer: Any) -> Conventions:
+def of_folder(folder: Path, tokenizer: Tokenizer) -> Conventions:
     """The conventions of a pretrained model.
 
     A text begins with what the tokenizer itself puts there: the post-processor of `tokenizer.json`;
     without that file `add_bos_token` of `tokenizer_config.json`, by default of sentencepiece models
     only. It ends at any `eos_token_id` of `generation_config.json` and `config.json`, and at the
     `eos_token` of `tokenizer_config.json`.
-
-    Args:
-      folder: of the model.
-      tokenizer: from its files.
 
     Raises:
       UsageError: a file that cannot be read.
@@ -128,8 +124,8 @@ def of_folder(folder: Path, tokenizer: Any) -> Conventions:
     eos = _id(tokenizer, special.get('eos_token'))
     ends += [] if eos is None else [eos]
     ends = [end for end in dict.fromkeys(ends) if 0 <= end < tokenizer.vocab_size]
-    named = 'bos_token' in special or eos is None
-    return Conventions(begin, tokenizer.begin if named else eos, tuple(ends), special, once=True)
+    separator = tokenizer.begin if eos is None or 'bos_token' in special else eos
+    return Conventions(begin, separator, tuple(ends), special, once=True)
 
 
 def special_of(folder: Path) -> dict[str, str]:
@@ -144,7 +140,7 @@ def special_of(folder: Path) -> dict[str, str]:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """A JSON object; {} where there is no such file."""
+    """A JSON object; {} where no such file."""
     if not path.exists():
         return {}
     settings = json_file.read(path)
@@ -153,7 +149,7 @@ def settings_of(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _id(tokenizer: Any, text: str | None) -> int | None:
+def _id(tokenizer: Tokenizer, text: str | None) -> int | None:
     """The id of a token by its text; None if it is no single token."""
     if text is None:
         return None

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import threading
 import weakref
+from typing import Protocol
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class TokenizedDocument:
     """
 
     tokens: np.ndarray
-    num_bytes: int
+    num_bytes: float
     inputs: np.ndarray | None = None
     scored: np.ndarray | None = None
 
@@ -39,14 +40,26 @@ def _size(document: TokenizedDocument) -> int:
     return document.tokens.nbytes + DOCUMENT_BYTES
 
 
+class AnyCorpus(Protocol):
+    """The tokenized documents of a split: texts, stored tokens, pairs, or those of a task."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of all documents."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> TokenizedDocument: ...
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64 [documents]."""
+
+
 class Corpus:
     """Tokenized documents by index; tokenized lazily, with an LRU cache of `CACHED_BYTES`.
 
     A document that is in use anywhere is given out again, however long it is: lanes that read the same
     one share its tokens.
-
-    Attributes:
-      tokenizer: the tokenizer of all documents.
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer):

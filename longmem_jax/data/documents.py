@@ -14,12 +14,7 @@ FRACTIONS = (0.9, 0.05, 0.05)  # of a whole without splits, unless a config has 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """One text.
-
-    Attributes:
-      name: where it came from.
-      text: its bytes, usually UTF-8.
-    """
+    """One text: where it came from, and its bytes, usually UTF-8."""
 
     name: str
     text: bytes
@@ -111,7 +106,6 @@ def split_seeded(
     """The names of a split, the same on every machine.
 
     Args:
-      names: names of documents; the order does not matter.
       split: 'train', 'validation' or 'test'; with three names or more no split is empty.
       fractions: shares of the splits, rounded down for validation and test.
 

@@ -24,11 +24,8 @@ class Folders:
     ):
         """Lists the folders; reads no file.
 
-        Args:
-          path: `config.data.path`.
-          split: 'train', 'validation' or 'test'.
-          endings: only files with these endings, such as ('.py',); () = all.
-          fractions: shares of the splits, where they are not folders.
+        `endings` such as ('.py',): only such files; `fractions`: shares of the splits, where they
+        are not folders.
 
         Raises:
           UsageError: no such folder, or no such files.

@@ -38,11 +38,9 @@ class _Examples:
 
 
 def tfds_source(name: str, split: str) -> _Examples:
-    """The texts of a TFDS data set.
+    """The texts of a TFDS data set 'NAME' or 'NAME/CONFIG'.
 
-    Args:
-      name: as in TFDS ('pg19', 'name/config'); append ':FIELD' if the text field has another name.
-      split: 'train', 'validation' or 'test'.
+    Append ':FIELD' if the text field has another name.
 
     Raises:
       UsageError: as in `tfds_table`.
@@ -53,10 +51,6 @@ def tfds_source(name: str, split: str) -> _Examples:
 
 def tfds_table(name: str, split: str) -> Any:
     """The examples of a TFDS data set; once prepared, it is read without TensorFlow (array_record).
-
-    Args:
-      name: as in TFDS ('pg19', 'name/config').
-      split: 'train', 'validation' or 'test'.
 
     Raises:
       UsageError: no such set or split, or one that must be prepared and TensorFlow is missing.
@@ -119,11 +113,8 @@ def damaged(name: str, error: Exception) -> UsageError:
 
 
 def huggingface_source(name: str, split: str) -> _Examples:
-    """A data set of the Hugging Face hub, or a folder that `datasets` can load.
-
-    Args:
-      name: 'NAME' or 'NAME,CONFIG'; append ':FIELD' if the text field has another name.
-      split: 'train', 'validation' or 'test'.
+    """A data set 'NAME' or 'NAME,CONFIG' of the Hugging Face hub, or a folder that `datasets` can
+    load. Append ':FIELD' if the text field has another name.
 
     Raises:
       UsageError: the package `datasets` is missing, or the set cannot be loaded.

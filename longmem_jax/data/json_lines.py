@@ -14,11 +14,9 @@ from longmem_jax.untrusted.schema import shown
 def read_examples(
     path: Path, fields: Mapping[str, type | tuple[type, ...]]
 ) -> list[dict[str, Any]]:
-    """The objects of a file, one per line; blank lines are skipped.
+    """The objects of a file, maybe packed (.gz, .xz), one per line; blank lines are skipped.
 
-    Args:
-      path: JSON lines, maybe packed (.gz, .xz).
-      fields: the fields that every object must have, with their types; others are kept as they are.
+    `fields` are those that every object must have, with their types; others are kept as they are.
 
     Raises:
       UsageError: the file cannot be read, has no examples, or a line is something else; the message

@@ -16,18 +16,17 @@ from typing import Any
 
 import flax.struct
 import grain
-import jax
 import numpy as np
 
 from longmem_jax.data import order
-from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 from longmem_jax.errors import UsageError
+from longmem_jax.segment import Leaf
 
 PREFETCHED_BATCHES = 4
 
 
-@flax.struct.dataclass
-class Cursor:
+class Cursor(flax.struct.PyTreeNode):
     """Position of every lane in the data, as numbers of 32 bits; see `to_bits` and `from_bits`.
 
     JAX has no unsigned or longer numbers that checkpoints of any age could be read into, so numbers
@@ -38,8 +37,8 @@ class Cursor:
       offset: int32 [lanes], tokens of it that were already read, from where the lane began it.
     """
 
-    document: jax.Array
-    offset: jax.Array
+    document: Leaf
+    offset: Leaf
 
 
 def to_bits(numbers: Sequence[int]) -> np.ndarray:
@@ -62,8 +61,7 @@ def from_bits(bits: Sequence[int]) -> list[int]:
     return (np.asarray(bits, np.int64) & 0xFFFFFFFF).tolist()
 
 
-@flax.struct.dataclass
-class Batch:
+class Batch(flax.struct.PyTreeNode):
     """Segments of all lanes, in order; leading axis `segments`.
 
     For a document t0 .. tn-1 the inputs are begin, t0 .. tn-2 and the targets t0 .. tn-1, so every
@@ -78,20 +76,16 @@ class Batch:
       num_bytes: float32 [segments, lanes], source bytes of the valid tokens.
     """
 
-    tokens: jax.Array
-    targets: jax.Array
-    valid: jax.Array
-    scored: jax.Array
-    start: jax.Array
-    num_bytes: jax.Array
+    tokens: Leaf
+    targets: Leaf
+    valid: Leaf
+    scored: Leaf
+    start: Leaf
+    num_bytes: Leaf
 
 
 class _Lane:
-    """Position of one lane in its documents.
-
-    Attributes:
-      document, offset: as in `Cursor`, of this lane.
-    """
+    """Position of one lane in its documents."""
 
     def __init__(self, dataset: 'LaneDataset', lane: int, document: int, offset: int):
         self._dataset, self._lane = dataset, lane
@@ -100,12 +94,12 @@ class _Lane:
         self._begin = 0  # the first of its tokens that is read
         self._empty = 0  # empty documents in a row
 
-    def _open(self) -> bool:
-        """Loads the current document, skipping empty ones; False at the end of the sequence."""
+    def _open(self) -> TokenizedDocument | None:
+        """Loads the current document, skipping empty ones; None at the end of the sequence."""
         while self._current is None:
             index = self._dataset.index(self._lane, self.document)
             if index is None:
-                return False
+                return None
             document = self._dataset.corpus[index]
             if len(document.tokens) >> 32:
                 raise UsageError(
@@ -115,24 +109,21 @@ class _Lane:
             if len(document.tokens):
                 self._current, self._empty = document, 0
                 self._begin = self._dataset.begin(self._lane, self.document, len(document.tokens))
-                return True
+                return document
             self.document += 1
             self._empty += 1
             if self._empty > len(self._dataset.corpus):
                 raise UsageError('config.data: all documents are empty.')
-        return True
+        return self._current
 
     def fill(self, batch: Batch, segment: int, row: int, begin: int) -> bool:
-        """Writes the next segment of this lane into a batch; False if there is none.
+        """Writes the next segment of this lane into a batch, in place; False if there is none.
 
-        Args:
-          batch: numpy arrays; changed in place.
-          segment, row: where in the batch.
-          begin: the tokenizer's begin token.
+        `begin` is the tokenizer's begin token.
         """
-        if not self._open():
+        document, length = self._open(), batch.tokens.shape[2]
+        if document is None:
             return False
-        length, document = batch.tokens.shape[2], self._current
         at = self._begin + self.offset
         tokens = document.tokens
         if at >= len(tokens):
@@ -165,7 +156,7 @@ class LaneDataset(grain.IterDataset):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: AnyCorpus,
         lanes: range,
         num_lanes: int,
         segment_length: int,
@@ -185,7 +176,8 @@ class LaneDataset(grain.IterDataset):
     @functools.cached_property
     def _begins(self) -> list[tuple[int, int, int]] | None:
         """Where the lanes begin in a circle of documents, see `order.spread`; None = it is none."""
-        corpus, count = self.corpus, len(self.corpus)
+        corpus: Any = self.corpus
+        count = len(corpus)
         if not (self.shuffle and self.num_epochs is None and order.circles(corpus, self.num_lanes)):
             return None
         sizes = corpus.sizes()[[order.permuted(place, count, self.seed) for place in range(count)]]
@@ -299,7 +291,7 @@ class LaneIterator(grain.DatasetIterator):
 
 
 def batches(
-    corpus: Corpus,
+    corpus: AnyCorpus,
     *,
     lanes: range,
     num_lanes: int,
@@ -313,10 +305,7 @@ def batches(
     """Batches of segments, each with the position after it, prefetched in a thread.
 
     Args:
-      corpus: tokenized documents.
       lanes: the lanes of this process.
-      num_lanes: number of lanes of all processes.
-      segment_length, segments_per_batch: shape of a batch.
       seed: of the order of documents.
       shuffle: True = an order by the seed, see `order.document`; False = the order of the corpus.
       num_epochs: None = endless. Lanes that run out are padded until all have.
@@ -334,7 +323,7 @@ def batches(
 
 
 def in_order(
-    corpus: Corpus,
+    corpus: AnyCorpus,
     num_lanes: int,
     segment_length: int,
     segments_per_batch: int = 1,

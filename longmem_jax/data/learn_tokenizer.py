@@ -129,13 +129,9 @@ def _wordpiece(source: Source, size: int) -> bytes:
 
 
 def learn(kind: str, source: Source, size: int, output: Path) -> None:
-    """Learns a vocabulary and writes it to a file, atomically.
+    """Learns a vocabulary of one of `LEARNT` and writes it to a file, atomically.
 
-    Args:
-      kind: one of `LEARNT`.
-      source: training documents.
-      size: number of tokens; 0 = all that occur (characters and words).
-      output: file to write.
+    `size` 0 = all tokens that occur (characters and words).
 
     Raises:
       UsageError: an impossible size, or a text too small for it.
@@ -192,11 +188,9 @@ def keep_word(vocabulary: Path, word: dict[str, Any]) -> None:
 
 
 def require_same_data(vocabulary: Path, now: dict[str, Any]) -> None:
-    """Raises `UsageError` if a vocabulary was learned from other data; a moved text is the same.
+    """Raises `UsageError` if a vocabulary was learned from other data than `now`, their `word_on`.
 
-    Args:
-      vocabulary: its file; one that has no word on its data passes.
-      now: `word_on` the data of this run.
+    A moved text is the same, and a file without a word on its data passes.
     """
     path = word_path(vocabulary)
     if not path.exists():

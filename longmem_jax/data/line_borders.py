@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,9 @@ class _Borders:
     """Rows (start, end) that are collected, in memory or in a temporary file."""
 
     def __init__(self, path: Path):
-        self._path, self._rows, self._number, self._file = path, [], 0, None
+        self._path, self._number = path, 0
+        self._rows: list[np.ndarray] = []
+        self._file: Any = None
 
     def add(self, rows: np.ndarray) -> None:
         """Appends int64 [n, 2]."""

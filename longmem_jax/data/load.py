@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus, Corpus
 from longmem_jax.data.documents import SPLITS, First, Pieces, Source
 from longmem_jax.data.learn_tokenizer import (
     LEARNT,
@@ -25,10 +25,6 @@ from longmem_jax.files import named
 
 def load_source(data: Any, split: str) -> Source:
     """The documents of a split, as text.
-
-    Args:
-      data: `config.data`.
-      split: 'train', 'validation' or 'test'.
 
     Raises:
       UsageError: an unknown source or split, or missing data, with how to provide it.
@@ -53,10 +49,6 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
     """The vocabulary of a task, or the tokenizer of `data.tokenizer`.
 
     If no file is named, the vocabulary is learned from the training split.
-
-    Args:
-      data: `config.data`.
-      workdir: where a learned vocabulary is saved and reused.
 
     Raises:
       UsageError: an unknown kind, a file of another kind, a kind that cannot be learned, or a
@@ -101,7 +93,7 @@ def _has_checkpoints(workdir: Path) -> bool:
     return any(path.name.isdigit() for path in named(workdir / 'checkpoints'))
 
 
-def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
+def load(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:
     """The tokenized documents of a split or of a task; errors as in `load_source`."""
     _require_split(split)
     if data.source in TASKS:

@@ -19,10 +19,9 @@ MARKS = {
 
 
 def oddities(data: Any) -> Iterator[str]:
-    """Sentences about what is probably a mistake, for a run to print; the data are read all the same.
+    """Sentences about what is probably a mistake, for a run to print.
 
-    Args:
-      data: `config.data`.
+    The data are read all the same.
     """
     root = Path(data.path).expanduser()
     if data.source != 'text' or not data.path or not root.exists():

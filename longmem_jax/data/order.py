@@ -27,11 +27,6 @@ def permuted(place: int, count: int, *key: int) -> int:
 
     A Feistel network (Luby and Rackoff, 1988) permutes the next larger even power of two; what falls
     outside is taken on until it falls inside (Black and Rogaway, 2002).
-
-    Args:
-      place: 0 to count - 1.
-      count: at least 1.
-      *key: whole numbers of at most 64 bits.
     """
     half = ((count - 1).bit_length() + 1) // 2
     mask, secret, place = (1 << half) - 1, 0, int(place)  # numpy's integers overflow
@@ -56,8 +51,6 @@ def document(number: int, count: int, num_lanes: int, seed: int) -> int:
     Args:
       number: place in the sequence.
       count: documents of an epoch.
-      num_lanes: neighbours that must differ, if there are as many documents.
-      seed: of the order.
     """
     epoch, place = divmod(number, count)
     first = count // 2
@@ -70,14 +63,10 @@ def document(number: int, count: int, num_lanes: int, seed: int) -> int:
 
 
 def spread(sizes: np.ndarray, num_lanes: int) -> list[tuple[int, int, int]]:
-    """Where lanes begin that share documents: at equal distances in all of their text.
+    """Where lanes begin that share documents, int64 [documents] of any unit.
 
-    Args:
-      sizes: int64 [documents], of any unit.
-      num_lanes: lanes.
-
-    Returns:
-      For every lane its document, and where in it: `part` of `whole`, with 0 <= part < whole.
+    At equal distances in all of their text. Returns for every lane its document, and where in it:
+    `part` of `whole`, with 0 <= part < whole.
     """
     ends, begins = np.cumsum(sizes, dtype=np.int64), []
     for lane in range(num_lanes):

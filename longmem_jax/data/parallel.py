@@ -61,10 +61,6 @@ class _Examples:
 def load_pairs(data: Any, split: str) -> Any:
     """The pairs of a split: `len(pairs)`, `pairs[i]` = (source, target).
 
-    Args:
-      data: `config.data`.
-      split: 'train', 'validation' or 'test'.
-
     Raises:
       UsageError: no data, or files whose lines do not pair up.
     """
@@ -118,10 +114,6 @@ class PairCorpus:
 
     Pairs with a side that is too long are left out in training and cut in evaluation. The tokenizer's
     begin token also ends a target.
-
-    Attributes:
-      tokenizer: the tokenizer of both sides.
-      pairs: all texts of the split, (source, target).
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer):

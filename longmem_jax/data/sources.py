@@ -44,7 +44,7 @@ def _text(data: Any, split: str) -> Source:
     return TextFiles(data.path, split, data.documents, fractions, data.text_field)
 
 
-SOURCES = Registry(
+SOURCES: Registry[DataSource] = Registry(
     'config.data.source',
     DataSource,
     {

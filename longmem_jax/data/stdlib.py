@@ -22,11 +22,7 @@ def _files(entry: Path) -> list[Path]:
 
 
 class StandardLibrary:
-    """One document per top-level package or module, split by document.
-
-    Attributes:
-      split: 'train', 'validation' or 'test'.
-    """
+    """One document per top-level package or module, split by document."""
 
     def __init__(self, split: str):
         """Lists the library of the running Python.

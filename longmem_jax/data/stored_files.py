@@ -13,12 +13,13 @@ import tempfile
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from longmem_jax.errors import UsageError
 
-PACKED = {'.gz': gzip.open, '.xz': lzma.open}
+PACKED: dict[str, Callable[..., Any]] = {'.gz': gzip.open, '.xz': lzma.open}
 CHUNK = 1 << 20
 MARK = b'\xef\xbb\xbf'  # a byte-order mark, which some editors write at the begin; it is no text
 SMALL = 64 << 20  # bytes that any file may unpack to
@@ -44,7 +45,6 @@ def unpacked(path: Path, room: int, where: str) -> Iterator[bytes]:
     """The bytes of a .gz or .xz file, or of a plain one, a chunk at a time.
 
     Args:
-      path: the file.
       room: bytes that it may have, at most.
       where: whose room that is, and what to do if it is too little.
 
@@ -83,9 +83,9 @@ def read_whole(path: Path) -> bytes:
 class StoredFiles:
     """Parts of files; every method raises `UsageError` if a file cannot be read or unpacked."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         """Opens nothing yet."""
-        self._unpacked = None
+        self._unpacked: Any = None
         self._ranges: dict[Path, tuple[int, int]] = {}  # start and size in the temporary file
         self._lock = threading.Lock()
 

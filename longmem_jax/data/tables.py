@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,18 +23,14 @@ class Table:
     """
 
     def __init__(self, path: Path, field: str):
-        """Finds the column.
-
-        Args:
-          path: a .parquet, .csv or .tsv file, maybe packed (.gz, .xz).
-          field: name of the column.
+        """Finds the column `field` of a .parquet, .csv or .tsv file, maybe packed (.gz, .xz).
 
         Raises:
           UsageError: the file cannot be read, or has no such column of texts.
         """
         self._path, self._field = path, field
         self._lock, self._group = threading.Lock(), -1
-        self._texts: pa.ChunkedArray | None = None
+        self._texts: Any = None
         try:
             source = pa.BufferReader(read_whole(path)) if path.suffix in PACKED else str(path)
             kind = Path(path.stem if path.suffix in PACKED else path).suffix

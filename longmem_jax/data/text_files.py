@@ -46,10 +46,7 @@ def kind_of(path: Path) -> str:
 def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -> list[Path]:
     """The files of a split in a folder.
 
-    Args:
-      path: the folder.
-      split: 'train', 'validation' or 'test'.
-      fractions: shares of the splits, for files without any.
+    `fractions`: shares of the splits, for files without any.
 
     Raises:
       UsageError: no such split, or nothing in it.
@@ -57,9 +54,9 @@ def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -
     files = _of_split(path, split)
     if files is None and not has_splits(path):
         flat = _texts(file for file in path.iterdir() if file.is_file())
-        flat = {file.name: file for file in flat if not file.name.startswith('.')}
-        if len([name for name in flat if kind_of(Path(name)) in SUFFIXES]) >= 3:
-            return [flat[name] for name in split_seeded(list(flat), split, fractions)]
+        named = {file.name: file for file in flat if not file.name.startswith('.')}
+        if len([name for name in named if kind_of(Path(name)) in SUFFIXES]) >= 3:
+            return [named[name] for name in split_seeded(list(named), split, fractions)]
     if files is not None:
         return files
     expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .parquet, .csv, .gz, .xz'
@@ -183,7 +180,8 @@ class TextFiles:
             else:
                 borders = None
             self._parts.append((file, borders))
-            if kind_of(file) == '.jsonl' and len(borders):  # a wrong field is known at once
+            # A wrong field is known at once.
+            if borders is not None and len(borders) and kind_of(file) == '.jsonl':
                 self._field_of(file, *borders[0].tolist())
         if root.is_file():
             self._cut(root, split, fractions)

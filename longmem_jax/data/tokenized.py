@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from longmem_jax.data import content
-from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.files import write_json
@@ -45,7 +45,7 @@ _INDEX = schema.fields(
 
 @contextlib.contextmanager
 def written() -> Iterator[None]:
-    """Raises `UsageError` where the block cannot write to `config.data.tokenized`."""
+    """Turns errors of writing to `config.data.tokenized` inside the block into `UsageError`."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -76,15 +76,10 @@ class Shards:
         """The file of a shard."""
         return self.folder / f'{shard:03}-of-{len(self.borders) - 1:03}.safetensors'
 
-    def write(self, shard: int, corpus: Corpus) -> int:
+    def write(self, shard: int, corpus: AnyCorpus) -> int:
         """Tokenizes the documents of a shard and writes its file, if it is not there already.
 
-        Args:
-          shard: its number.
-          corpus: all documents of the split.
-
-        Returns:
-          Tokens of the shard.
+        Returns the number of its tokens.
 
         Raises:
           UsageError: there is a file, with other tokens, or it cannot be written.
@@ -125,12 +120,8 @@ class Shards:
 
 
 def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
-    """Raises `UsageError` where tokens are of other data.
-
-    Args:
-      stored: what they were made from, see `about`.
-      wanted: what is read.
-      path: where they are.
+    """Raises `UsageError` where tokens at `path` were made from other data than is read, see
+    `about`.
     """
     made = stored.get('format')
     if made != wanted.get('format') and isinstance(made, int):
@@ -152,13 +143,8 @@ def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> 
 def about(data: Any, split: str, tokenizer: Tokenizer) -> dict[str, Any]:
     """What tokens depend on: the fields of `config.data`, its files, and the tokenizer.
 
-    Args:
-      data: `config.data`.
-      split: 'train', 'validation' or 'test'.
-      tokenizer: of all documents.
-
-    Returns:
-      Names to values of JSON. Those of `DIGESTS` are None where there are none, or they are not at hand.
+    Names to values of JSON. Those of `DIGESTS` are None where there are none, or they are not at
+    hand.
     """
     there = data.path and Path(data.path).expanduser().exists()
     return content.fields_of(data) | {
@@ -200,8 +186,8 @@ class _Shard:
 
         self._path, self._tokens = path, mapped('tokens')
         self._ends, self._num_bytes, self._digests = (np.array(mapped(name)) for name in _DTYPES)
-        table = (self._ends, self._num_bytes, self._digests)
-        table = tensor_file.checksum(dict(zip(_DTYPES, table, strict=True)))
+        arrays = (self._ends, self._num_bytes, self._digests)
+        table = tensor_file.checksum(dict(zip(_DTYPES, arrays, strict=True)))
         if header.metadata.get(TABLE) != table:
             raise UsageError(
                 f'{path}: its lengths, bytes and digests are not those that were written; delete it, '
@@ -242,12 +228,7 @@ class StoredCorpus:
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer):
-        """Reads the index.
-
-        Args:
-          data: `config.data`; its texts need not be there.
-          split: 'train', 'validation' or 'test'.
-          tokenizer: what they were tokenized with.
+        """Reads the index; the texts of `config.data` need not be there.
 
         Raises:
           UsageError: no tokens, or those of another source or tokenizer.

@@ -39,7 +39,7 @@ _SETTINGS = schema.fields(
 )
 
 
-def _settings_of(folder: Path) -> dict:
+def _settings_of(folder: Path) -> dict[str, Any]:
     """A folder's tokenizer_config.json; {} if it has none."""
     path = folder / 'tokenizer_config.json'
     if not path.exists():

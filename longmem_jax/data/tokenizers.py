@@ -115,7 +115,8 @@ class Words:
 
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of the words and line ends."""
-        unknown, end, ids = self._ids[self.UNKNOWN], self.begin, []
+        unknown, end = self._ids[self.UNKNOWN], self.begin
+        ids: list[int] = []
         lines = text.decode('utf-8', 'replace').split('\n')
         if not lines[-1]:
             lines.pop()  # there is no text after the last line end

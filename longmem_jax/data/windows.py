@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 
 
 class Windows:
@@ -17,13 +17,10 @@ class Windows:
       sources: int64 [windows, 2], the document of every window and the place of its first token in it.
     """
 
-    def __init__(self, corpus: Corpus, length: int, context: int):
+    def __init__(self, corpus: AnyCorpus, length: int, context: int):
         """Tokenizes everything once.
 
-        Args:
-          corpus: the documents.
-          length: tokens of a window.
-          context: tokens of a window that are not scored, except in the first of a document.
+        `context` tokens of a window are not scored, except in the first of a document.
         """
         self.tokenizer, self._corpus = corpus.tokenizer, corpus
         self._length, self._context = length, context

@@ -2,7 +2,7 @@
 
 XLA allocates its large buffers again in every step. By default glibc returns their pages to the system
 after each step, and clearing them again costs a tenth of the step (measured by
-`longmem_jax.commands.bench`). Where the kernel gives huge pages to those who ask, buffers are put on
+`experiments.speed.bench`). Where the kernel gives huge pages to those who ask, buffers are put on
 these: a processor finds the place of 2 MB at once, not of 4 KB, which saves 3 to 6 % of a step.
 
 All threads share one part of the memory ("arena") then, and those that compile wait for each other. So

@@ -9,13 +9,9 @@ PRNGS = ('threefry', 'rbg')
 
 
 def step_key(key: jax.Array, prng: str) -> jax.Array:
-    """The key that a training step draws from.
+    """The key that a training step draws from, of the threefry key of the run.
 
-    The key of the run is the same for all of `PRNGS`, and so are its checkpoints and first parameters.
-
-    Args:
-      key: threefry key, scalar.
-      prng: one of `PRNGS`.
+    That is the same for all of `PRNGS`, and so are its checkpoints and first parameters.
     """
     if prng == 'threefry':
         return key

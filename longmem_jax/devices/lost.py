@@ -99,11 +99,9 @@ def begin(store: Any, number: int, count: int) -> None:
 
 
 def ended(what: str, code: int) -> None:
-    """Ends this process of several after a fault, and the others; does nothing in a single process.
+    """Ends this process of several after a fault, and the others.
 
-    Args:
-      what: in a sentence, why.
-      code: exit code of this process.
+    Does nothing in a single process. `what` is a sentence that says why.
     """
     advice = '' if ADVICE in what else f'\n{ADVICE}'
     for signs in _signs:

@@ -58,7 +58,7 @@ def start(coordinator: str, num_processes: int, process_id: int) -> None:
             '--coordinator, --num_processes and --process_id go together: '
             f'got {coordinator!r}, {num_processes}, {process_id}.'
         )
-    if jax.config.jax_platforms == 'cpu':
+    if jax.config.values['jax_platforms'] == 'cpu':
         jax.config.update('jax_cpu_collectives_implementation', 'gloo')
     # It would take SIGTERM away from `stopping`, and it knows steps only.
     jax.config.update('jax_enable_preemption_service', False)
@@ -130,7 +130,7 @@ def installed() -> dict[str, Any]:
         if inside.parts[0] != 'configs':  # what a config holds is compared by itself
             digest.update(f'{inside} '.encode() + path.read_bytes())
     found['digest of the sources of longmem_jax'] = digest.hexdigest()[:16]
-    return found | {'JAX_ENABLE_X64': jax.config.jax_enable_x64}
+    return found | {'JAX_ENABLE_X64': jax.config.values['jax_enable_x64']}
 
 
 def alone() -> bool:
@@ -139,12 +139,9 @@ def alone() -> bool:
 
 
 def require_same(facts: dict[str, Any], what: str = 'settings', remedy: str = SETTINGS) -> None:
-    """Compares what the processes of a run were started with.
+    """Compares what the processes of a run were started with, values of JSON.
 
-    Args:
-      facts: nested dictionary of what JSON holds.
-      what: the name of it all, and what is to be done where it differs, for the message.
-      remedy: see `what`.
+    `what` is the name of it all, and `remedy` what to do where it differs.
 
     Raises:
       UsageError: in every process, with the fields that differ in any; or one did not answer.

@@ -35,7 +35,7 @@ def keep_programs() -> Path | None:
       UsageError: the folder that `LONGMEM_JAX_CACHE` names cannot be written, or can be by others.
     """
     chosen = os.environ.get(VARIABLE, '')
-    if jax.config.jax_compilation_cache_dir or chosen.lower() in OFF:
+    if jax.config.values['jax_compilation_cache_dir'] or chosen.lower() in OFF:
         return None
     folder = (Path(chosen).expanduser() if chosen else _of_user()) / environment()
     try:

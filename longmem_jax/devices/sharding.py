@@ -104,12 +104,21 @@ def memory_rows(size: int, shards: int) -> int:
     return shards
 
 
-def memory_shardings(mesh: Mesh, memory: Any) -> Any:
-    """Shardings of memories: by lanes, and leaves named `rows_...` also by their entries (axis 2).
+def abstract(tree: Any, places: Any) -> Any:
+    """Shapes and dtypes of a tree with shardings: one for all leaves, or a tree of them."""
+    if isinstance(places, jax.sharding.Sharding):
+        places = jax.tree.map(lambda _: places, tree)
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        tree,
+        places,
+    )
 
-    Args:
-      mesh: devices.
-      memory: abstract memories, every leaf [batch, ...].
+
+def memory_shardings(mesh: Mesh, memory: Any) -> Any:
+    """Shardings of memories.
+
+    By lanes, and leaves named `rows_...` also by their entries (axis 2).
     """
     shards = mesh.shape['memory']
 
@@ -129,14 +138,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
-    """Shardings of parameters.
-
-    Args:
-      mesh: devices.
-      boxed: abstract parameters from `init`, boxed with their logical axes.
-
-    Returns:
-      A tree like the unboxed parameters.
+    """Shardings of parameters, a tree like them; `boxed` has their logical axes, as from `init`.
 
     Raises:
       UsageError: mesh axes that do not divide a dimension; the message names all of them.
@@ -167,13 +169,7 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
 
 
 def like_parameters(tree: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
-    """Shardings of an optimizer state: leaves that mirror a parameter are sharded like it.
-
-    Args:
-      tree: abstract optimizer state.
-      params, shardings: abstract parameters and their shardings.
-      mesh: devices.
-    """
+    """Shardings of an optimizer state: leaves that mirror a parameter are sharded like it."""
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     by_path = {
         tuple(map(str, path)): (leaf.shape, sharding)
@@ -203,7 +199,7 @@ def own_lanes(mesh: Mesh, num_lanes: int) -> range:
             f'{num_lanes} lanes: config.mesh data x fsdp = {shards} devices must divide them.'
         )
     indices = lanes_sharding(mesh).addressable_devices_indices_map((num_lanes,)).values()
-    lanes = sorted({lane for (index,) in indices for lane in range(num_lanes)[index]})
+    lanes = sorted({lane for index in indices if index for lane in range(num_lanes)[index[0]]})
     if lanes != list(range(lanes[0], lanes[-1] + 1)):
         raise UsageError('config.mesh: the lanes of a process must be contiguous; put data first.')
     return range(lanes[0], lanes[-1] + 1)

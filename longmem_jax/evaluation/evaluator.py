@@ -1,6 +1,7 @@
 """Evaluation: bits per byte and perplexity of a split, with the protocol they depend on."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax import stopping
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.data.order import shared_out
 from longmem_jax.data.windows import Windows
@@ -48,20 +50,14 @@ def passes(config: Any, split: str) -> dict[str, bool]:
 
 
 class Evaluator:
-    """Evaluates parameters on a corpus, with the memory and with it reset by one compiled program.
-
-    Attributes:
-      model: language model for evaluation (its memory may be longer than in training).
-      mesh: devices.
-      config: the whole configuration.
-    """
+    """Evaluates parameters on a corpus, with the memory and with it reset by one compiled program."""
 
     def __init__(self, model: LanguageModel, mesh: Mesh, config: Any):
         """Compiles nothing yet."""
         self.model, self.mesh, self.config = model, mesh, config
         everywhere = replicated(mesh)
 
-        def one_lane(params):
+        def one_lane(params: Any) -> Any:
             return model.apply({'params': params}, 1, method='initial_state')
 
         memory = memory_shardings(mesh, jax.eval_shape(one_lane, unbox(abstract_parameters(model))))
@@ -95,16 +91,9 @@ class Evaluator:
     def step(
         self, params: Any, initial: Any, memory: Any, batch: Batch
     ) -> tuple[Any, dict[str, jax.Array]]:
-        """Scores one batch.
-
-        Args:
-          params: parameters.
-          initial: memories at the start of documents, [lanes, ...].
-          memory: memories before the batch; donated.
-          batch: on the devices.
-
-        Returns:
-          The memories after the batch, and the sums over it, see `Result`.
+        """Scores one batch, on the devices, with memories [lanes, ...] at the start of documents
+        (`initial`) and before the batch (donated). Returns the memories after it, and the sums over
+        it, see `Result`.
         """
         memory, _, sums = self._step(params, initial, memory, _no_errors(batch), batch, reset=False)
         return memory, sums
@@ -119,20 +108,17 @@ class Evaluator:
     def evaluate(
         self,
         params: Any,
-        corpus: Any,
+        corpus: AnyCorpus,
         split: str,
         *,
         reset: bool = False,
         initial: Any = None,
         max_segments: int = 0,
-        report: Any = None,
+        report: Callable[[int, int], None] | None = None,
     ) -> tuple[Result, Any]:
         """Scores every token of `corpus` once.
 
         Args:
-          params: parameters.
-          corpus: tokenised documents of a split.
-          split: its name.
           reset: reset the memory before every segment, to measure what it contributes. Overlapping
             windows (`config.evaluate.context`) are always read so.
           initial: memories at the start of every document, [lanes, ...]; None = the model's.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from longmem_jax.data import lanes
-from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 from longmem_jax.data.order import circles, shared_out
 from longmem_jax.data.tasks.registry import TASKS, Task
 from longmem_jax.data.windows import Windows
@@ -54,14 +54,10 @@ class Floors(NamedTuple):
     scores: dict[str, dict[str, float]]
 
 
-def measure(config: Any, split: str, corpus: Corpus, train: Callable[[], Corpus]) -> Floors:
+def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyCorpus]) -> Floors:
     """The scores of all players on a split.
 
-    Args:
-      config: the whole configuration.
-      split: its name.
-      corpus: its documents.
-      train: makes the training corpus; called for texts only.
+    `train` makes the training corpus; it is called for texts only.
 
     Raises:
       UsageError: a split whose questions no rule answers.
@@ -120,14 +116,12 @@ def settings_of(config: Any, split: str) -> str:
 
 
 def parts_read(
-    corpus: Any, num_lanes: int, segment_length: int, max_segments: int
+    corpus: AnyCorpus, num_lanes: int, segment_length: int, max_segments: int
 ) -> Iterator[tuple[TokenizedDocument, int]]:
     """The documents that an evaluation reads, each with the number of its tokens that are read.
 
-    Args:
-      corpus: documents, of which number k belongs to lane k % num_lanes (`data.lanes`).
-      num_lanes, segment_length: of the evaluation.
-      max_segments: read per lane; 0 = all. Fewer documents than lanes share them out.
+    Document k belongs to lane k % num_lanes (`data.lanes`). `max_segments` per lane, 0 = all; fewer
+    documents than lanes share them out.
     """
     num_lanes, max_segments = shared_out(len(corpus), num_lanes, max_segments)
     left = np.full((num_lanes,), max_segments or np.iinfo(np.int64).max)
@@ -179,6 +173,7 @@ def _of_task(
     sums: dict[tuple[str, str], np.ndarray] = {}  # answers and tokens that are right
     counts = np.zeros(2)
     for document, read in parts:
+        assert document.scored is not None  # of a task
         asked = np.flatnonzero(document.scored[:read])
         if not len(asked):
             continue
@@ -211,13 +206,7 @@ def _of_task(
 
 
 def _seen(question: np.ndarray, segment: int, longest: int) -> dict[str, np.ndarray]:
-    """What is seen, in words, to the first place seen for every question, int [m].
-
-    Args:
-      question: int [m], where the questions begin.
-      segment: length of the segments of the evaluation.
-      longest: tokens of the longest document.
-    """
+    """What is seen, in words, to the first place seen for every question, int [m]."""
     found = {
         'the question': question,
         f'its segment of {segment}': question // segment * segment,
@@ -258,11 +247,10 @@ def _text_scores(nll: float, total: dict[str, float]) -> dict[str, float]:
     return {name: metric.value(sums) for name, metric in METRICS.items() if TEXT in metric.tables}
 
 
-def _training_text(config: Any, corpus: Corpus) -> tuple[np.ndarray, np.ndarray, str]:
-    """What a run of this configuration reads of the first epoch, up to a segment per lane.
+def _training_text(config: Any, corpus: AnyCorpus) -> tuple[np.ndarray, np.ndarray, str]:
+    """Tokens that a run of this configuration reads of the first epoch, up to a segment per lane.
 
-    Returns:
-      Tokens, and which are of a document, as from `ngrams.stream`; and how many, in words.
+    Also which are of a document, as from `ngrams.stream`; and how many, in words.
     """
     train, begin = config.train, corpus.tokenizer.begin
     source = lanes.batches(

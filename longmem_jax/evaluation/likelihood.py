@@ -34,9 +34,6 @@ class Likelihood:
     """Scores continuations; a text that several of them share is read into memory once.
 
     Scores do not depend on what else is in the batch, nor on the number of lanes.
-
-    Attributes:
-      reader: reads the texts; counts the tokens.
     """
 
     def __init__(
@@ -82,9 +79,6 @@ class Likelihood:
 
         Args:
           pairs: two int32 [n] each; a text begins with the begin token and has at least one token.
-
-        Returns:
-          A score per pair, in their order.
 
         Raises:
           UsageError: a text without a token.

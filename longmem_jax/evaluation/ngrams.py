@@ -56,13 +56,8 @@ def stream(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Documents one after another, each after `order` - 1 tokens of context.
 
-    Args:
-      documents: the input before the first token, and the tokens, int [n], of every document.
-      begin: the token before that input.
-      order: of the longest n-grams.
-
-    Returns:
-      int64 [all], and bool [all]: whether it is a token of a document.
+    A document is its input before the first token, and its tokens, int [n]; before that input
+    stands `begin`. Returns int64 [all], and bool [all]: whether it is a token of a document.
     """
     context = np.full((order - 1,), begin, np.int64)
     parts, real = [context[:0]], [np.zeros((0,), bool)]
@@ -84,13 +79,7 @@ class NGrams:
     """
 
     def __init__(self, tokens: np.ndarray, real: np.ndarray, vocab_size: int, order: int):
-        """Counts a text.
-
-        Args:
-          tokens, real: as from `stream`.
-          vocab_size: all tokens are below it.
-          order: of the longest n-grams, at least 1.
-        """
+        """Counts a text, `tokens` and `real` as from `stream`, with n-grams up to `order`."""
         self.order, self._vocab_size = order, vocab_size
         self._keys: list[np.ndarray] = []
         self._counted: list[_Table] = []  # by order, for the longest contexts
@@ -113,13 +102,9 @@ class NGrams:
             shorter, contexts = gram, len(keys)
 
     def chances(self, tokens: np.ndarray) -> np.ndarray:
-        """The probability of every token after those before it, by every order.
+        """The probability of every token, int64 [n] from `stream`, by every order.
 
-        Args:
-          tokens: int64 [n], as from `stream`; the first `order` - 1 of a document are context only.
-
-        Returns:
-          float64 [order, n].
+        Returns float64 [order, n]. The first `order` - 1 tokens of a document are context only.
         """
         found, context = [], np.zeros(len(tokens), np.int64)
         varied = np.full(len(tokens), 1 / self._vocab_size)

@@ -112,7 +112,7 @@ def memory_lengths(model: Any) -> str:
     kinds = [] if model.kind == 'language_model' else [model.kind]
     texts = []
     for name in (*kinds, *used(model)):
-        labels = (LAYERS.get(name) or KINDS[name]).lengths
+        labels = LAYERS[name].view.lengths if name in LAYERS else KINDS[name].lengths
         lengths = [f'{label}{model[name][field]}' for field, label in labels.items()]
         if lengths or name not in FEED_FORWARD:
             texts.append(' '.join([name, *lengths]))
@@ -122,10 +122,8 @@ def memory_lengths(model: Any) -> str:
 def scored_text(total: dict[str, float], split: str, first: int | None) -> str:
     """What was scored, as text: 'all 8 answers (24 of 900 tokens) of test scored'.
 
-    Args:
-      total: sums over what was read: 'scored' and all 'tokens', 'num_bytes', 'answers'.
-      split: its name.
-      first: segments of every lane that were read; None = the whole split.
+    `total` are sums over what was read, `first` segments of every lane that were read; None = the
+    whole split.
     """
     tokens = f'{int(total["scored"]):,}'
     if not total['scored'] and first is None:

@@ -58,7 +58,6 @@ def token_losses(
     """Reads a text and gives the loss of its tokens, part by part.
 
     Args:
-      model, params: a language model.
       state: memories at the last segment border of one lane, every leaf [1, ...].
       before: int32 [m], tokens read since then: the begin token at the start of a text.
       tokens: int32 [n], the text.

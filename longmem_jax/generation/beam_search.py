@@ -13,8 +13,7 @@ from longmem_jax.attention.rules import NEVER
 StepFunction = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
 
 
-@flax.struct.dataclass
-class _Beams:
+class _Beams(flax.struct.PyTreeNode):
     """Hypotheses of every lane, best first.
 
     Attributes:
@@ -39,7 +38,7 @@ class _Settings:
     """Arguments of `beam_search`."""
 
     batch_size: int
-    begin: int
+    begin: int | jax.Array
     ends: tuple[int, ...]
     beams: int
     max_length: int
@@ -137,7 +136,7 @@ def beam_search(
     cache: Any,
     batch_size: int,
     *,
-    begin: int,
+    begin: int | jax.Array,
     end: int | Sequence[int],
     beams: int,
     max_length: int,
@@ -149,8 +148,6 @@ def beam_search(
       step: `(tokens [n], cache, position) -> (logits [n, vocab], cache)` for n = batch_size * beams;
         `position` is an int32 scalar.
       cache: of lanes that have read nothing, every leaf [batch_size, ...].
-      batch_size: number of lanes.
-      begin: token that a sequence begins with.
       end: token that it ends with, or several.
       beams: hypotheses kept per lane.
       max_length: most tokens, including the end, which is forced there.

@@ -11,17 +11,18 @@ import jax
 import ml_collections
 
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
 from longmem_jax.models.stack import longest_of
 
 
 def has_cache(config: Any) -> bool:
     """Whether a layer of a `config.model` has a decoder's key-value cache for its memory."""
-    layers = (LAYERS.get(name) for name in config.attention)
-    return any(layer is not None and layer.context is not None for layer in layers)
+    entries = (LAYERS.get(name) for name in config.attention)
+    return any(entry is not None and entry.layer.context is not None for entry in entries)
 
 
-def for_texts(model: nn.Module, longest: int) -> nn.Module:
+def for_texts(model: LanguageModel, longest: int) -> LanguageModel:
     """The same model with a cache for texts of `longest` tokens: all numbers are the same for these."""
     if not has_cache(model.config):
         return model
@@ -35,7 +36,7 @@ def for_texts(model: nn.Module, longest: int) -> nn.Module:
 
 def num_tokens(config: Any) -> int:
     """Tokens that the longest cache of a `config.model` has room for."""
-    windows = [config[name].window for name in {*config.attention} if LAYERS[name].context]
+    windows = [config[name].window for name in {*config.attention} if LAYERS[name].layer.context]
     return min(max(windows), config.cache_tokens or max(windows))
 
 

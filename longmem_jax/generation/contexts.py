@@ -19,13 +19,12 @@ from longmem_jax.devices.sharding import from_processes, memory_shardings, own_l
 from longmem_jax.generation import cache
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
-from longmem_jax.segment import Segment, read_segments
+from longmem_jax.segment import Leaf, Segment, read_segments
 
 SEGMENTS_PER_STEP = 8
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """Segments of texts, one text per lane; leading axis `segments`.
 
     Attributes:
@@ -34,10 +33,10 @@ class Rows:
       scored: bool [segments, lanes, length]; positions whose targets are scored.
     """
 
-    tokens: jax.Array
-    targets: jax.Array
-    valid: jax.Array
-    scored: jax.Array
+    tokens: Leaf
+    targets: Leaf
+    valid: Leaf
+    scored: Leaf
 
 
 def num_full(num_tokens: int, length: int) -> int:
@@ -52,14 +51,10 @@ def cut(
     targets: Sequence[np.ndarray] | None = None,
     first_scored: Sequence[int] | None = None,
 ) -> Rows:
-    """Cuts texts into segments of `length`; unused lanes and the ends of texts are padding.
+    """Cuts texts, int32 [n] each, into segments of `length`.
 
-    Args:
-      inputs: int32 [n] each, at most `num_lanes` of them.
-      num_lanes: lanes of the result.
-      length: tokens of a segment.
-      targets: int32 [n] each, as long as the inputs; None = nothing is scored.
-      first_scored: for every text the first position that is scored.
+    Unused lanes and the ends of texts are padding. `targets` are as long as the inputs, None =
+    nothing is scored; `first_scored` has the first position of every text that is.
     """
     segments = max((-(-len(row) // length) for row in inputs), default=0)
     tokens = np.zeros((num_lanes, segments * length), np.int32)
@@ -67,7 +62,7 @@ def cut(
     for lane, row in enumerate(inputs):
         rows.tokens[lane, : len(row)] = row
         rows.valid[lane, : len(row)] = True
-        if targets is not None:
+        if targets is not None and first_scored is not None:
             rows.targets[lane, : len(row)] = targets[lane]
             rows.scored[lane, first_scored[lane] : len(row)] = True
     return jax.tree.map(lambda leaf: leaf.reshape(num_lanes, segments, length).swapaxes(0, 1), rows)
@@ -109,7 +104,7 @@ class ContextReader:
         self.tokens_read, self._longest, self._report = 0, 0, report
         own_lanes(mesh, num_lanes)
 
-        def one_lane():
+        def one_lane() -> Any:
             params = unbox(initial_parameters(model, jax.random.key(0)))
             return model.apply({'params': params}, 1, method='initial_state')
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from longmem_jax import stopping
 from longmem_jax.data.conventions import Conventions
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.generation.reader import continue_stream
 from longmem_jax.generation.stream import read_open_segment, room
@@ -31,11 +32,9 @@ def continue_texts(
     """Continues texts; a caller that has enough stops asking.
 
     Args:
-      reader: of the model.
       states: memories at the last segment border of every text, every leaf [lanes, ...].
       pending: of every text the tokens since, int32 [n], n at most a segment; see
         `contexts.num_full`. Without tokens a text is not continued; what is drawn has no meaning.
-      length: most tokens to draw.
       vocab_size: that of the tokenizer; the model's may be larger.
       temperature, top_k, top_p: as in `config.generate`; temperature 0 takes the most likely.
       key: random key; None = always the same.
@@ -74,7 +73,7 @@ def complete_texts(
     states: Any,
     pending: Sequence[np.ndarray],
     length: int,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conventions: Conventions,
     until: Sequence[str],
     **sampling: Any,
@@ -83,8 +82,6 @@ def complete_texts(
 
     Args:
       reader, states, pending, length: as in `continue_texts`.
-      tokenizer: of the model.
-      conventions: of its texts.
       until: stop texts.
       **sampling: temperature, top_k, top_p and key of `continue_texts`.
 
@@ -107,7 +104,7 @@ def complete_texts(
 
 
 def _before_end(
-    tokenizer: Any, conventions: Conventions, tokens: np.ndarray, until: Sequence[str]
+    tokenizer: Tokenizer, conventions: Conventions, tokens: np.ndarray, until: Sequence[str]
 ) -> tuple[str, bool]:
     """The text of tokens before the first that ends a text, or stop text; and whether there was one."""
     tokens, ended = conventions.up_to_end(tokens)

@@ -4,7 +4,9 @@ A file holds the memories at the last segment border and the tokens read since. 
 after loading, so that the continuation is the same bit for bit.
 """
 
+import errno
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from safetensors import SafetensorError
 
 from longmem_jax import files
@@ -48,8 +51,10 @@ def _target(path: str | Path) -> Path:
     """The file to write: where a link leads; a device or a pipe would be replaced, so `UsageError`."""
     try:
         target = Path(path).resolve()
+        if target.is_symlink():  # a circle of links, which `resolve` of Python 3.13 does not report
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         regular = target.is_file() or target.is_dir() or not target.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # a circle of links, a name with NUL
+    except (OSError, RuntimeError, ValueError) as error:  # a circle, a name with NUL
         raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
     if not regular:
         raise UsageError(
@@ -74,7 +79,7 @@ def described(model: Any) -> dict[str, Any]:
     return model.config.to_dict() | {'segment_length': model.segment_length}
 
 
-def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> int:
+def save(path: str, state: Any, pending: np.ndarray, model: Any, params: Any) -> int:
     """Writes memories to a file; returns its size in bytes.
 
     Args:
@@ -107,7 +112,6 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     """Reads memories that `save` wrote.
 
     Args:
-      path: the file.
       abstract: shapes and dtypes of the memories of the current model, for one lane.
       model: the current one, as from `described`.
       params: parameters of the current model.
@@ -116,7 +120,7 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
       The memories, and the tokens of the open segment, int32 [1, n]; see `save`.
 
     Raises:
-      UsageError: there is no such file, it is not a state, was changed, has numbers that no memory
+      UsageError: no such file, it is not a state, was changed, has numbers that no memory
         has, or is of another model; the message names what differs. Files of version 1 have no
         checksum; all else is checked.
     """
@@ -131,9 +135,10 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     named, structure = _named(abstract)
     for name, leaf in named.items():
         _require_same(where, name, leaves.get(name), leaf.shape, leaf.dtype)
-    pending, length = leaves.get(PENDING), model['segment_length']
-    size = min(pending.shape[-1], length) if pending is not None and pending.ndim else 0
-    _require_same(where, PENDING, pending, (1, size), np.dtype(np.int32))
+    given, length = leaves.get(PENDING), model['segment_length']
+    size = min(given.shape[-1], length) if given is not None and given.ndim else 0
+    _require_same(where, PENDING, given, (1, size), np.dtype(np.int32))
+    pending = leaves[PENDING]
     if unknown := set(leaves) - {*named, PENDING}:
         raise UsageError(
             f'{where}: has {schema.shown(min(unknown))}, which this model does not have.'
@@ -174,7 +179,7 @@ def _require_model(where: str, metadata: dict[str, str], model: Any, params: Any
         )
 
 
-def _require_same(where: str, name: str, found: Any, shape: Any, dtype: Any) -> None:
+def _require_same(where: str, name: str, found: Any, shape: Any, dtype: DTypeLike) -> None:
     """Raises `UsageError` unless an array is there and has this shape and dtype."""
     if found is None or found.shape != tuple(shape) or found.dtype != dtype:
         said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'

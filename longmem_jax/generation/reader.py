@@ -44,14 +44,11 @@ def continue_stream(
     """Draws and reads the next tokens, all below `vocab_size`.
 
     Args:
-      model, params: a language model and its parameters.
       logits: float32 [batch, vocab] of the next token.
       stream: the texts so far; donated.
-      key: random key of these tokens.
       length: room for tokens; a program is compiled for each, and takes any `count`.
       count: how many are drawn, at most `length`.
       vocab_size: that of the tokenizer.
-      sampling: temperature, top_k, top_p.
 
     Returns:
       The tokens, int32 [batch, length] with zeros after the first `count`, the last logits, and the
@@ -208,17 +205,9 @@ class Reader:
         beams: int,
         length_penalty: float,
     ) -> np.ndarray:
-        """Continues the text of a single lane by the most likely tokens, found by beam search.
-
-        Args:
-          length: most tokens.
-          vocab_size: as in `write`.
-          ends: tokens after which nothing follows; they are not among those returned, nor read.
-          beams: hypotheses kept.
-          length_penalty: they are ranked by log-probability / length ** length_penalty.
-
-        Returns:
-          int32 [1, n], n <= length.
+        """Continues the text of a single lane by the most likely tokens, int32 [1, n], found by
+        beam search. Tokens of `ends` end it; they are not among those returned, nor read.
+        Hypotheses are ranked by log-probability / length ** `length_penalty`.
         """
         state = jax.tree.map(jnp.copy, self.state)
         _, stream = self._open(state, self.pending[:, :-1])  # the search reads the last token

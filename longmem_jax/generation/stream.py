@@ -16,8 +16,7 @@ from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import select_lanes
 
 
-@flax.struct.dataclass
-class Stream:
+class Stream(flax.struct.PyTreeNode):
     """Documents being read; every leaf [batch, ...].
 
     Attributes:
@@ -57,7 +56,6 @@ def read_open_segment(
     """Begins a segment and reads its first tokens, all at once.
 
     Args:
-      model, params: a language model and its parameters.
       state: memories before the segment, every leaf [batch, ...]; donated, the stream has them.
       tokens: int32 [batch, n], n at most a segment; see `room`.
       counts: int32 [batch], the first `counts` are tokens, the others padding.
@@ -90,9 +88,7 @@ def read_token(
     """Reads the next token of every lane; a lane whose segment is full writes it first.
 
     Args:
-      model, params: a language model and its parameters.
       tokens: int32 [batch].
-      stream: the documents read so far.
       start: bool [batch]; a new document begins with this token, so the memories are reset first.
         The segment ends where it would have ended, as in `segment.split_at_starts`. None = in no lane.
 
@@ -107,7 +103,7 @@ def read_token(
     def write_full(stream: Stream) -> Any:
         return select_lanes(full, close_stream(model, params, stream), stream.state)
 
-    def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[bool, Stream]:
+    def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
         _, stream = carry
         if start is None:
             state = write_full(stream)
@@ -117,7 +113,7 @@ def read_token(
             state = reset_lanes(start, fresh, state)
         opened = open_stream(model, params, state, batch_size)
         opened = opened.replace(begin=position % model.segment_length)
-        return False, select_lanes(opens, opened, stream)
+        return jnp.bool_(False), select_lanes(opens, opened, stream)
 
     # A loop of one turn or none: unlike a `cond`, it copies neither memories nor caches.
     _, stream = jax.lax.while_loop(lambda carry: carry[0], next_segment, (opens.any(), stream))

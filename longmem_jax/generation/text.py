@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.models.language_model import LanguageModel
@@ -47,7 +48,7 @@ class TextStream:
     CONTEXT = 16  # earlier tokens decoded again with new ones, since spaces depend on what precedes
     PATIENCE = 8  # tokens after which what is no character is given out; one has at most 4 bytes
 
-    def __init__(self, tokenizer: Any):
+    def __init__(self, tokenizer: Tokenizer):
         """Starts a text of `tokenizer`'s tokens."""
         self._tokenizer = tokenizer
         self._earlier: list[list[int]] = []  # groups of tokens that end with a whole character
@@ -97,7 +98,7 @@ class TextStream:
         self._open, self._shown, self._waited = [], 0, 0
 
 
-def sample_text(model: LanguageModel, params: Any, tokenizer: Any, settings: Any) -> str:
+def sample_text(model: LanguageModel, params: Any, tokenizer: Tokenizer, settings: Any) -> str:
     """Generates `settings.sample_length` tokens without a prompt; `settings` is `config.generate`."""
     reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
     reader.read(np.asarray([[tokenizer.begin]], np.int32))

@@ -10,6 +10,7 @@ import numpy as np
 
 from longmem_jax import stopping
 from longmem_jax.data.parallel import source_places
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.beam_search import beam_search
 
@@ -24,7 +25,7 @@ class Translator:
       max_target: most tokens of a translation, including its end.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, settings: Any, max_target: int):
+    def __init__(self, model: Any, tokenizer: Tokenizer, settings: Any, max_target: int):
         """Compiles nothing yet."""
         self.model, self.tokenizer = model, tokenizer
         self.settings, self.max_target = settings, max_target
@@ -40,7 +41,7 @@ class Translator:
         sources = [
             source_places(self.tokenizer.encode(text.encode()), max_source) for text in texts
         ]
-        translations = []
+        translations: list[np.ndarray] = []
         for start in range(0, len(sources), lanes):
             batch = sources[start : start + lanes]
             padded = np.stack([*batch, *[batch[-1]] * (lanes - len(batch))])

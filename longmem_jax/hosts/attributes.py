@@ -48,11 +48,7 @@ LARGEST = 2**30  # of whole numbers
 
 
 class Attributes:
-    """The attributes that have not been used yet.
-
-    Attributes:
-      source: where they are from, for messages.
-    """
+    """The attributes of `source`, a name for messages, that have not been used yet."""
 
     def __init__(self, values: Mapping[str, Any], source: str):
         """`values`: the parsed `config.json`."""
@@ -66,7 +62,6 @@ class Attributes:
         """The value of an attribute.
 
         Args:
-          name: of the attribute.
           kind: type of the value: int, float, bool, str, list or dict.
           default: value where it is missing; null counts as missing if the default is None.
 
@@ -126,8 +121,6 @@ def rotary(
     `rotary_pct`) and `rope_scaling`.
 
     Args:
-      attributes: of the model; those of positions are used up.
-      base: where the file has none.
       share: of a head that is rotated, where the file has none; None = whole heads are, in all models
         of the family.
       context: the model's longest text.

@@ -10,7 +10,7 @@ layers read and write as if they were tokens (MemTransformer on BERT: Burtsev et
 no position, so that the positions of the text are those of pretraining.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from longmem_jax.faults import at_least, between, of_section
 from longmem_jax.hosts.text_encoder import TextEncoder
+from longmem_jax.layers import initializers
 from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.memory_tokens.tokens import LearnedTokens
 from longmem_jax.models.kinds import Kind
@@ -85,7 +86,11 @@ class Classifier(nn.Module):
     config: Any
     segment_length: int
 
-    def setup(self):
+    if TYPE_CHECKING:  # Flax's result has a second type, that of calls with `mutable`.
+
+        def apply(self, *given: Any, **named: Any) -> Any: ...
+
+    def setup(self) -> None:
         config, fields = self.config, self.config.classifier
         self.encoder = TextEncoder(config)
         nn.share_scope(self, self.encoder)
@@ -100,7 +105,7 @@ class Classifier(nn.Module):
             else None
         )
         self.head_drop = nn.Dropout(fields.dropout)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         self.head = nn.Dense(
             1 if fields.by_choice else fields.classes,
             dtype=jnp.promote_types(config.dtype, jnp.float32),
@@ -115,15 +120,9 @@ class Classifier(nn.Module):
     def __call__(
         self, segment: Segment, state: Any, *, train: bool
     ) -> tuple[jax.Array, tuple[()], Aux]:
-        """Scores the classes.
+        """Logits of the classes, at least float32 [batch, classes].
 
-        Args:
-          segment: examples; tokens int32 [batch, length].
-          state: `()`, returned unchanged.
-          train: dropout on or off.
-
-        Returns:
-          Logits, at least float32 [batch, classes], state, `Aux`.
+        The state `()`, unchanged; `Aux`. `segment` has the examples, tokens int32 [batch, length].
         """
         batch_size, fields = segment.tokens.shape[0], self.config.classifier
         tokens = jnp.where(segment.valid, segment.tokens, NOTHING)

@@ -15,12 +15,10 @@ BERT_BASE = dict(
 
 
 def encoder_of(config: Any, source: str, needed: str) -> hosts.Host:
-    """A pretrained encoder; a configuration begins with its parameters and reads with its tokenizer.
+    """A pretrained encoder: a folder or a name on the hub, see `hosts.find`.
 
-    Args:
-      config: the whole configuration; its model is not changed.
-      source: a folder or a name on the hub, see `hosts.find`.
-      needed: what is said of a decoder: why it cannot be one.
+    A configuration begins with its parameters and reads with its tokenizer. `needed` says why a
+    decoder cannot be one.
 
     Raises:
       UsageError: no such model, one that is no encoder, or one without its tokenizer.
@@ -49,7 +47,6 @@ def use_encoder(
     """Makes the model of a configuration a classifier of its data, and the first parameters a host's.
 
     Args:
-      config: the whole configuration with its data and lengths; changed in place.
       source: a folder or a name on the hub, see `hosts.find`; '' = `shape`, with random parameters.
       num_tokens: memory tokens before every text.
       dropout: of what is added to the residual stream, of attention, embeddings and pooled vectors.

@@ -6,6 +6,7 @@ memory's parameters are in the same files under names of their own, and `config.
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -45,15 +46,8 @@ Tensors = dict[str, Callable[[], np.ndarray]]
 
 
 def their_tensors(family: Family, num_layers: int, params: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Their tensors, from parameters of ours or anything like them, such as gradients.
-
-    Args:
-      family: of the host.
-      num_layers: of the model.
-      params: a nested dictionary; parameters that no row names are left out.
-
-    Yields:
-      name, with the family's prefix, and tensor, of the dtype of the parameters.
+    """Names, with the family's prefix, and their tensors, from parameters of ours or anything like
+    them, such as gradients. Parameters that no row names are left out.
     """
     flat = flax.traverse_util.flatten_dict(params, sep='/')
     for row in rows_of(family, num_layers):
@@ -82,8 +76,6 @@ def save(
 
     Args:
       folder: must not exist, or be empty.
-      model: its `config.model`.
-      params: its parameters, a nested dictionary.
       like: the host that it began with: its attributes, names, dtypes and tokenizer are kept.
       segment_length: tokens per segment that it was trained with; kept where there is a memory.
       files: further files to copy: name in the folder to path, such as a tokenizer.
@@ -124,8 +116,8 @@ def save(
             copy(path, partial / name)
         if card:
             write(partial / 'README.md', card)
-        names = sorted(path.name for path in partial.iterdir())
-    return names
+        written = sorted(path.name for path in partial.iterdir())
+    return written
 
 
 def _of_host(path: Path) -> bytes:
@@ -172,12 +164,18 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         except OSError:
             # Some file systems say so of what they did: then the next attempt would find files there.
             if folder.exists() and os.path.samestat(made, folder.stat()):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
             raise
     except OSError as error:
         raise UsageError(f'{folder}: cannot be written ({error.strerror}).') from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
+
+
+def _remove(folder: Path) -> None:
+    """Deletes a folder, as far as the disk lets it; an earlier error is the one to report."""
+    with contextlib.suppress(OSError):  # it may come in spite of `ignore_errors`, from closing
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _umask() -> int:
@@ -206,7 +204,7 @@ def _tensors(
     for row in rows_of(family, model.num_layers):
         found = like.name_of(row) if like else None
         name = found or family.prefixed(row.theirs)
-        dtype = like.files.dtypes[found] if found else usual or 'F32'
+        dtype = like.files.dtypes[found] if like and found else usual or 'F32'
         if all(path in flat for path in row.ours):
             add(name, dtype, row)
         elif found and row.theirs in family.heads and model.tie_weights:
@@ -214,12 +212,13 @@ def _tensors(
     for path, leaf in flat.items():
         if path not in covered:
             name = OWN + path.replace('/', '.')
-            tensors[name] = lambda leaf=leaf: np.ascontiguousarray(leaf)
+            tensors[name] = functools.partial(np.ascontiguousarray, leaf)
             sizes[name] = leaf.size * leaf.dtype.itemsize
-    for name in like.files.shapes if like else ():  # what the model has no use for
-        if name not in tensors and not name.startswith(OWN):
-            tensors[name] = lambda name=name: like.files.whole(name)
-            sizes[name] = like.files.num_bytes([name])
+    if like:  # what the model has no use for
+        for name in like.files.shapes:
+            if name not in tensors and not name.startswith(OWN):
+                tensors[name] = functools.partial(like.files.whole, name)
+                sizes[name] = like.files.num_bytes([name])
     return tensors, sizes
 
 
@@ -254,16 +253,17 @@ def _write_tensors(
 
 
 def model_card(
-    name: str, model: Any, *, base_model: str = '', step: int = 0, results: Mapping[str, Any] = ()
+    name: str,
+    model: Any,
+    *,
+    base_model: str = '',
+    step: int = 0,
+    results: Mapping[str, Any] | None = None,
 ) -> str:
     """README.md of an exported model.
 
-    Args:
-      name: title.
-      model: its `config.model`.
-      base_model: the host that it began with, '' = none.
-      step: training steps.
-      results: content of a run's `results.json`.
+    `base_model` is the host that it began with, '' = none; `results` the content of a run's
+    `results.json`.
     """
     stacks = (model.attention, model.feed_forward, model.beside, model.around)
     memories = sorted({*used(model)} - {'full', 'sliding', 'local', 'dense'})

@@ -37,7 +37,7 @@ class Family:
     """
 
     architecture: str
-    copied: dict[str, tuple]
+    copied: dict[str, tuple[Any, ...]]
     context: str
     activation: tuple[str, str]
     fixed: dict[str, Any]
@@ -92,7 +92,7 @@ _SIZES = dict(
     intermediate_size=('d_feed_forward', int),
 )
 _LEARNED = dict(norm='layernorm', position='learned')
-_LLAMA = dict(
+_LLAMA: dict[str, Any] = dict(
     architecture='LlamaForCausalLM',
     copied=_SIZES
     | dict(

@@ -65,9 +65,7 @@ def use_host(
     """Makes the model, the tokenizer and the first parameters of a configuration a host's.
 
     Args:
-      config: the whole configuration; changed in place.
       source: a folder or a name on the hub, see `hosts.find`; '' = `shape`, with random parameters.
-      context: see `hosts.find`.
       shape: attributes of a `config.json`.
 
     Raises:
@@ -114,7 +112,6 @@ def graft(
     layers see the segment alone.
 
     Args:
-      config: the whole configuration, with its final lengths; changed in place.
       name: one of `grafts()`.
       layers: where, from 0; () = where the memory's recipe has it, usually everywhere.
       rotary: rotary positions replace those in the embeddings.
@@ -144,6 +141,7 @@ def graft(
     if replaced:
         _replace_positions(model)
     place, position = LAYERS[main].graft, _position(model)
+    assert place is not None  # as of all in `known`
     own = place.fields(scale_of(config, **sizes), position)
     chosen = _chosen(model, recipe, main, tuple(layers))
     if stands != 'feed_forward':
@@ -176,10 +174,7 @@ def graft(
 
 def keep_plain(config: Any, context: int) -> None:
     """Limits the cache that a host without a memory has in training, and says what longer texts do.
-
-    Args:
-      config: the whole configuration, with its host and its final lengths; changed in place.
-      context: as in `use_host`; 0 = the cache has room for at most `TRAINING_CACHE` tokens.
+    With `context` 0 the cache has room for at most `TRAINING_CACHE` tokens.
     """
     model, longest = config.model, context_of(config.model)
     cached = [model[name].window for name in {*model.attention} & OWN_LAYERS['attention']]

@@ -128,12 +128,12 @@ def _fetch(name: str) -> Path:
     name, _, revision = name.partition('@')
     named = re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name) and re.fullmatch(r'[\w./-]*', revision)
     if not named or name.startswith('.'):
-        raise UsageError(f'{name}: there is no such folder, and it is not a name on the hub.')
+        raise UsageError(f'{name}: no such folder, and it is not a name on the hub.')
     try:
         import huggingface_hub
     except ImportError as error:
         raise UsageError(
-            f'{name}: there is no such folder. To fetch a model of that name from the Hugging Face hub: '
+            f'{name}: no such folder. To fetch a model of that name from the Hugging Face hub: '
             "pip install 'longmem_jax[hf]'"
         ) from error
     try:
@@ -143,7 +143,7 @@ def _fetch(name: str) -> Path:
         return Path(folder)
     except Exception as error:  # the library lets errors of several others through
         raise UsageError(
-            f'{name}: there is no such folder, and the Hugging Face hub gave no model of that name '
+            f'{name}: no such folder, and the Hugging Face hub gave no model of that name '
             f'({type(error).__name__}: {str(error).strip().splitlines()[0]}). Without network, give a '
             'folder.'
         ) from error
@@ -179,7 +179,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def make(model: Any, segment_length: int) -> nn.Module:
+def make(model: Any, segment_length: int) -> Any:
     """The module of a `config.model` of any kind that a host has; see `models.kinds.make_model`."""
     if model.kind == 'text_encoder':
         return TextEncoder(ml_collections.FrozenConfigDict(model))
@@ -213,10 +213,8 @@ def load(
     """Parameters of a model from a host's files, each part read straight to the devices that hold it.
 
     Args:
-      host: see `find`.
       module: a model of `host.model`, or of the same with another memory; see `make`.
       mesh: devices; None = all, each with all parameters.
-      seed: of parameters that the host does not have.
       report: called with a line that says what was loaded, is new, and was ignored.
 
     Returns:
@@ -239,9 +237,7 @@ def load(
         loaded = dict(zip(sources, arrays, strict=True))
     new = sorted(set(wanted) - set(loaded))
     if new and host.model is not host.plain and _is_whole(host, wanted):
-        raise UsageError(
-            f'{host.folder}: the tensors do not fit: missing are those of {some(new)}.'
-        )
+        raise UsageError(f'{host.folder}: the tensors do not fit: missing tensors: {some(new)}.')
     if new:
         loaded |= _initial(module, seed, new, places)
     said = f'{len(names)} tensors ({host.files.num_bytes(names) / 2**20:.1f} MiB) of {host.folder}'
@@ -302,7 +298,7 @@ def _sources(
         else:
             axes = ' '.join(f'a{i}' for i in range(len(wanted[path].shape)))
             found[path] = (name, -1, f'{axes} -> {axes}', tuple(wanted[path].shape))
-    unknown = []
+    unknown: list[str] = []
     for name in set(host.files.shapes) - known:
         buffer = any(re.fullmatch(which, name) for which in host.family.ignored)
         (ignored if buffer else unknown).append(name)
@@ -347,7 +343,8 @@ def _place(
     rule, parts = pattern(layout), {}
     ours = shape if number < 0 else shape[1:]
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
         index = tuple(slice(*cut.indices(size)[:2]) for cut, size in zip(index, ours, strict=True))
         key = tuple((cut.start, cut.stop) for cut in index)
         if key not in parts:

@@ -39,7 +39,7 @@ def _by_kind(
         raise given.refusal(name, kinds, f'{layers} layers of the kinds {names} are needed')
     if names[1] in kinds and not window:
         raise given.refusal(name, kinds, 'its window is missing')
-    return tuple(window if kind == names[1] else 0 for kind in kinds)
+    return tuple(window if window and kind == names[1] else 0 for kind in kinds)
 
 
 def write_alternating(windows: tuple[int, ...]) -> dict[str, Any]:

@@ -33,12 +33,9 @@ def family_of(given: Mapping[str, Any], source: str) -> str:
 
 
 def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigDict:
-    """`config.model` of a `config.json`.
+    """`config.model` of the attributes of a `config.json`.
 
-    Args:
-      given: its attributes.
-      source: its name, for messages.
-      context: tokens that layers without a window see; 0 = as many as the file says.
+    `context`: tokens that layers without a window see; 0 = as many as the file says.
 
     Raises:
       UsageError: attributes that are missing, of another type, or not supported, by name.

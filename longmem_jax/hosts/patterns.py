@@ -21,9 +21,7 @@ Slices = tuple[slice, ...]
 class Pattern:
     """A layout.
 
-    Attributes:
-      theirs: axes of their tensor, each a tuple of flattened axes, outermost first.
-      ours: axes of our parameters.
+    Axes of their tensor, each a tuple of flattened axes, outermost first, and axes of ours.
     """
 
     theirs: tuple[tuple[str, ...], ...]
@@ -43,13 +41,7 @@ class Pattern:
     ) -> np.ndarray:
         """A part of our parameters, reading no more of their tensor than it consists of.
 
-        Args:
-          read: gives a part of their tensor.
-          index: slices of our axes, of step 1.
-          shape: of our parameters.
-
-        Returns:
-          An array of the shape of `index`.
+        `index` has slices of our axes, of step 1; `shape` is that of our parameters.
         """
         sizes = self.sizes(shape)
         ranges = {

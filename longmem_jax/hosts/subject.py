@@ -3,10 +3,7 @@
 from longmem_jax.subject import Flag, Mode, Subject
 
 CHAT = Flag(
-    'chat',
-    False,
-    'generate: the prompt is what a user says; answer by the chat template.',
-    bool,
+    'chat', False, 'generate: the prompt is what a user says; answer by the chat template.', bool
 )
 FOLDER = Flag('folder', '', 'export: the Hugging Face folder to write.')
 SUBJECT = Subject(
@@ -28,9 +25,9 @@ SUBJECT = Subject(
                 'beams',
                 'seed',
                 CHAT,
-            ),  # fmt: skip
+            ),
             option='chat',
-        ),
+        ),  # fmt: skip
         Mode('export', 'longmem_jax.hosts.commands.export:export', (FOLDER,)),
     ),
     kinds={
@@ -44,5 +41,5 @@ SUBJECT = Subject(
     },
     checks=('longmem_jax.hosts.data.class_sets:check',),
     starts='longmem_jax.hosts.start:START',
-    commands=('longmem_jax.hosts.commands.blimp', 'longmem_jax.hosts.commands.lm_eval'),
+    commands=('longmem_jax.hosts.commands.lm_eval',),
 )

@@ -81,11 +81,7 @@ class TensorFiles:
         self._files[path.name] = opened
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        """A part of a tensor, in the dtype of the file.
-
-        Args:
-          name: of the tensor.
-          index: slices of step 1, one per axis.
+        """A part of a tensor, in the dtype of the file; `index` has a slice of step 1 per axis.
 
         Raises:
           UsageError: its numbers are not floats.

@@ -18,7 +18,7 @@ from longmem_jax.layers.norms import Norm
 from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, make_embedding, make_settings, rate
 
-FIELDS = {'token_types': (2, 2**16), 'pooler': bool}
+FIELDS: dict[str, Any] = {'token_types': (2, 2**16), 'pooler': bool}
 
 
 def faults(model: Any, segment_length: int) -> list[str]:
@@ -54,8 +54,8 @@ class TextEncoder(nn.Module):
 
     config: Any
 
-    def setup(self):
-        config, axes = self.config, nn.with_logical_partitioning
+    def setup(self) -> None:
+        config, axes = self.config, initializers.with_axes
         settings = make_settings(config, config.num_positions)
         self.embedding = make_embedding(config, config.num_positions, softmax=False)
         normal = axes(nn.initializers.normal(init_std(config)), (None, 'embed'))
@@ -117,6 +117,7 @@ class TextEncoder(nn.Module):
 
     def pool(self, hidden: jax.Array) -> jax.Array:
         """The vector of a text, [batch, d_model], from its first token's in `hidden`."""
+        assert self.pooler is not None
         return jnp.tanh(self.pooler(hidden[:, 0]))
 
     def __call__(
@@ -130,9 +131,8 @@ class TextEncoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Reads texts; arguments as in `layers`.
 
-        Returns:
-          [batch, m + n, d_model], the last layer's output, and the pooled vectors [batch, d_model] of
-          the texts' first tokens (None without a pooler).
+        Returns [batch, m + n, d_model], the last layer's output, and the pooled vectors [batch,
+        d_model] of the texts' first tokens (None without a pooler).
         """
         *_, x = self.layers(tokens, valid, types, train=train, before=before)
         first = 0 if before is None else before.shape[1]

@@ -134,8 +134,7 @@ def weights_of(scores: jax.Array, seen: jax.Array, soft: jax.Array | None) -> ja
     return jax.lax.stop_gradient(weights / jnp.where(total > 0, total, 1.0))
 
 
-@flax.struct.dataclass
-class RunningMix:
+class RunningMix(flax.struct.PyTreeNode):
     """`mix` over keys that come in blocks, with a running maximum (Milakov and Gimelshein, 2018).
 
     Attributes:

@@ -6,11 +6,12 @@ with signed keys of unit length and no normalizer the delta rule stores each pai
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.layers import feature_maps, triangular
 from longmem_jax.layers.triangular import product
@@ -22,7 +23,7 @@ GUARDS = ('clamp', 'add', 'magnitude')
 
 
 # name -> (feature map of the last axis, whether all features are positive)
-FEATURES = {
+FEATURES: dict[str, tuple[Callable[[jax.Array], jax.Array], bool]] = {
     'elu': (feature_maps.elu, True),
     'relu': (jax.nn.relu, True),
     'softmax': (jax.nn.softmax, True),
@@ -30,8 +31,7 @@ FEATURES = {
 }
 
 
-@flax.struct.dataclass
-class Pairs:
+class Pairs(flax.struct.PyTreeNode):
     """All pairs of one memory; lanes (batch rows) and heads may stand in front.
 
     Attributes:
@@ -46,7 +46,7 @@ class Pairs:
     rest: 'Pairs | None' = None
 
 
-def empty(*shape: int, dtype: Any = jnp.float32, endless: bool = False) -> Pairs:
+def empty(*shape: int, dtype: DTypeLike = jnp.float32, endless: bool = False) -> Pairs:
     """A memory without pairs: zeros; `endless` = with a `rest`. `shape` is that of the matrix."""
     pairs = Pairs(jnp.zeros(shape, dtype), jnp.zeros(shape[:-1], dtype))
     return pairs.replace(rest=jax.tree.map(jnp.copy, pairs)) if endless else pairs

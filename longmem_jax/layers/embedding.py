@@ -62,8 +62,8 @@ class Embedding(nn.Module):
     dtype: jnp.dtype
     softmax: bool = True
 
-    def setup(self):
-        axes = nn.with_logical_partitioning
+    def setup(self) -> None:
+        axes = initializers.with_axes
         normal, zeros = nn.initializers.normal, nn.initializers.zeros
         out = initializers.by_scheme(self.scheme, self.init_std, inputs=(1,))
 
@@ -179,7 +179,8 @@ class Embedding(nn.Module):
 
     def _cluster_logits(self, hidden: jax.Array, i: int) -> jax.Array:
         """Logits of cluster i, [..., entries], at least float32; the head's end with the clusters."""
-        edges, single, ends = self._edges(), len(self.out_tables) == 1, ()
+        edges, single = self._edges(), len(self.out_tables) == 1
+        ends: tuple[jax.Array, ...] = ()
         bias = self.out_biases[0][edges[i] : edges[i + 1]] if single else self.out_biases[i]
         if i == 0 and self.cutoffs:
             ends = (self.cluster_table,)

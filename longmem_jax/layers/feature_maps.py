@@ -38,11 +38,11 @@ def random_matrices(seed: int, heads: int, size: int, head_dim: int, kind: str) 
     random = np.random.default_rng(seed)
     if kind == 'normal':
         return random.normal(size=(heads, size, head_dim)).astype(np.float32)
-    directions = []
+    bases = []
     for _ in range(-(-size // head_dim)):
         basis, _ = np.linalg.qr(random.normal(size=(heads, head_dim, head_dim)))
-        directions.append(basis.transpose(0, 2, 1))
-    directions = np.concatenate(directions, axis=1)[:, :size]
+        bases.append(basis.transpose(0, 2, 1))
+    directions = np.concatenate(bases, axis=1)[:, :size]
     lengths = np.sqrt(random.chisquare(head_dim, size=(heads, size, 1)))
     return (directions * lengths).astype(np.float32)
 
@@ -62,8 +62,8 @@ def draw_matrices(key: jax.Array, shape: tuple[int, int, int], kind: str) -> jax
     if kind == 'normal':
         return jax.random.normal(key, shape, jnp.float32)
     heads, size, head_dim = shape
-    bases = (heads, -(-size // head_dim), head_dim, head_dim)
-    bases = triangular.orthonormal(jax.random.normal(key, bases, jnp.float32))
+    squares = (heads, -(-size // head_dim), head_dim, head_dim)
+    bases = triangular.orthonormal(jax.random.normal(key, squares, jnp.float32))
     directions = bases.reshape(heads, -1, head_dim)[:, :size]
     like = jax.random.normal(of_lengths, shape, jnp.float32)
     return directions * jnp.linalg.norm(like, axis=-1, keepdims=True)

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
-from longmem_jax.contract import Entry, ModelSettings, NoState
+from longmem_jax.contract import Entry, LayerType, ModelSettings, NoState
 from longmem_jax.faults import one_of
 from longmem_jax.layers import initializers, rows_product
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, tuple[Callable[[jax.Array], jax.Array], bool]] = {
     'relu': (jax.nn.relu, False),
     'gelu': (jax.nn.gelu, False),
     'gelu_exact': (functools.partial(jax.nn.gelu, approximate=False), False),
@@ -43,8 +43,8 @@ class Dense(nn.Module):
     activation: str = 'relu'
     bias: bool = True
 
-    def setup(self):
-        axes = nn.with_logical_partitioning
+    def setup(self) -> None:
+        axes = initializers.with_axes
 
         def linear(width: int, kernel_axes: tuple[str, str], residual: bool = False) -> nn.Dense:
             init = initializers.kernel(self.settings, residual=residual)
@@ -63,7 +63,8 @@ class Dense(nn.Module):
         self.down = linear(self.settings.d_model, ('mlp', 'embed'), residual=True)
         self.drop = nn.Dropout(self.settings.dropout)
 
-    def _apply(self, x: jax.Array, train: bool) -> jax.Array:
+    def mapped(self, x: jax.Array, train: bool) -> jax.Array:
+        """The layer's output for `x` [..., d_model]."""
         x = self.normalize(x)
         hidden = self.up(x)
         hidden = self.act(hidden) if self.gate is None else self.act(self.gate(x)) * hidden
@@ -77,7 +78,7 @@ class Dense(nn.Module):
         self, x: jax.Array, state: NoState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, NoState, Aux]:
         """Maps every token by itself; x, y are [batch, length, d_model]."""
-        return self._apply(x, train), state, no_aux()
+        return self.mapped(x, train), state, no_aux()
 
     def open_segment(self, state: NoState, batch_size: int) -> NoState:
         """No cache."""
@@ -87,11 +88,15 @@ class Dense(nn.Module):
         self, x: jax.Array, cache: NoState, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, NoState]:
         """Maps the next tokens; see `MemoryLayer`."""
-        return self._apply(x, False), cache
+        return self.mapped(x, False), cache
 
     def close_segment(self, state: NoState, cache: NoState, count: jax.Array) -> NoState:
         """Returns `state` as it is."""
         return state
 
 
-ENTRY = Entry(name='dense', place='feed_forward', layer=Dense, check=check, toy={})
+ENTRY = Entry(
+    name='dense',
+    place='feed_forward',
+    layer=LayerType(Dense, check=check),
+)

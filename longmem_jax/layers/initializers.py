@@ -1,12 +1,14 @@
 """Initial values of the linear maps of a model: one scheme for all kernels, `config.model.init`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import Initializer, variance_scaling
+from jax.nn.initializers import variance_scaling
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import INITS, ModelSettings
 
@@ -25,10 +27,12 @@ class ByScheme:
     inputs: tuple[int, ...]
     factor: float = 1.0
 
-    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    def __call__(
+        self, key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32
+    ) -> jax.Array:
         """Draws the values of a kernel."""
         outputs = [i for i in range(len(shape)) if i not in self.inputs]
-        axes = dict(in_axis=self.inputs, out_axis=outputs)
+        axes: dict[str, Any] = dict(in_axis=self.inputs, out_axis=outputs)
         initializer = {
             'normal': jax.nn.initializers.normal(self.std),
             'glorot_uniform': variance_scaling(1.0, 'fan_avg', 'uniform', **axes),
@@ -52,7 +56,7 @@ def by_scheme(scheme: str, std: float, inputs: Sequence[int], factor: float = 1.
     return ByScheme(scheme, std, tuple(inputs), factor)
 
 
-def kernel(settings: ModelSettings, inputs: int = 1, *, residual: bool = False) -> Initializer:
+def kernel(settings: ModelSettings, inputs: int = 1, *, residual: bool = False) -> ByScheme:
     """The initialiser of a kernel by the model's scheme.
 
     Args:
@@ -67,6 +71,17 @@ def kernel(settings: ModelSettings, inputs: int = 1, *, residual: bool = False) 
     return by_scheme(settings.init, settings.init_std, range(inputs), factor)
 
 
-def xavier_uniform(gain: float, inputs: int = 1) -> Initializer:
+def xavier_uniform(gain: float, inputs: int = 1) -> ByScheme:
     """Glorot's uniform initialiser times `gain`, for maps that have one of their own; as `kernel`."""
     return by_scheme('glorot_uniform', 1.0, range(inputs), gain)
+
+
+def with_axes(
+    initializer: Callable[..., jax.Array], axes: tuple[str | None, ...]
+) -> Callable[..., jax.Array]:
+    """`initializer` for a parameter whose dimensions have these logical axes; None = not split.
+
+    `Module.param` gives the array itself, so that is the type here; Flax's is that of its box.
+    """
+    boxed: Any = nn.with_logical_partitioning(initializer, axes)
+    return boxed

@@ -4,6 +4,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.layers import initializers
+
 KINDS = ('layernorm', 'rmsnorm')
 
 
@@ -23,7 +25,7 @@ class Norm(nn.Module):
         """Normalises `x` [..., width]; same shape and dtype."""
         x32 = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         scale = self.param('scale', axes(nn.initializers.ones, ('norm',)), (x.shape[-1],))
         if self.kind == 'layernorm':
             x32 = x32 - x32.mean(axis=-1, keepdims=True)

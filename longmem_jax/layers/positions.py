@@ -89,8 +89,8 @@ def scaled_frequencies(
             return pairs * math.log(original / (turns * 2 * math.pi)) / math.log(base)
 
         first, last = max(math.floor(index(high)), 0), min(math.ceil(index(low)), 2 * pairs - 1)
-        last = last + 0.001 if first == last else last
-        kept = 1.0 - np.clip((np.arange(pairs) - first) / (last - first), 0.0, 1.0)
+        width = 0.001 if first == last else last - first
+        kept = 1.0 - np.clip((np.arange(pairs) - first) / width, 0.0, 1.0)
     return frequencies * kept + frequencies / factor * (1.0 - kept)
 
 
@@ -117,8 +117,8 @@ def rotary(
         position = start[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
         angles = position.astype(angle_dtype)[..., None]
         angles = angles * jnp.asarray(frequencies, angle_dtype)[None, None]
-        gain = jnp.asarray(gain, angle_dtype)
-        sin, cos = ((gain * f(angles)).astype(x.dtype)[:, None] for f in (jnp.sin, jnp.cos))
+        factor = jnp.asarray(gain, angle_dtype)
+        sin, cos = ((factor * f(angles)).astype(x.dtype)[:, None] for f in (jnp.sin, jnp.cos))
     a, b, rest = jnp.split(x, [width // 2, width], axis=-1)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos, rest], axis=-1)
 
@@ -162,7 +162,7 @@ def t5_bucket(
         upper = np.where(relative > 0, num_buckets, 0)
         n = np.abs(relative)
     else:
-        upper, n = 0, np.maximum(-relative, 0)
+        upper, n = np.zeros_like(relative), np.maximum(-relative, 0)
     exact = num_buckets // 2
     # The 1e-9 keeps n = exact * 2^k from being rounded down to the bucket below.
     growth = np.log(np.maximum(n, 1) / exact) / math.log(max_distance / exact)
@@ -190,8 +190,13 @@ def t5_bias(
       num_buckets, max_distance, bidirectional: see `t5_bucket`.
     """
     relative = np.arange(num_keys)[None] - (np.arange(num_queries)[:, None] + offset)
-    sizes = dict(num_buckets=num_buckets, max_distance=max_distance, bidirectional=bidirectional)
-    return buckets[:, t5_bucket(relative, **sizes)][None]
+    bucket = t5_bucket(
+        relative,
+        num_buckets=num_buckets,
+        max_distance=max_distance,
+        bidirectional=bidirectional,
+    )
+    return buckets[:, bucket][None]
 
 
 def t5_table(buckets: jax.Array, num_distances: int, max_distance: int) -> jax.Array:

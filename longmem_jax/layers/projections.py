@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
@@ -32,26 +33,26 @@ class HeadsIn(nn.Module):
 
     num_heads: int
     head_dim: int
-    dtype: Any
-    kernel_init: Callable
+    dtype: DTypeLike
+    kernel_init: Callable[..., jax.Array]
     axis: str = 'heads'
     bias: bool = False
     norm: str = 'none'
     epsilon: float = 1e-5
-    precision: Any = None
+    precision: jax.lax.PrecisionLike = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Projects `x` [..., length, d_model] to [..., num_heads, length, head_dim]."""
         width = x.shape[-1]
-        init = nn.with_logical_partitioning(self.kernel_init, ('embed', self.axis, 'head_dim'))
+        init = initializers.with_axes(self.kernel_init, ('embed', self.axis, 'head_dim'))
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
         flat = kernel.astype(self.dtype).reshape(width, -1)
         times = rows_times if x.ndim > 2 else rows_of_a_lane_times
         projected = times(x.astype(self.dtype), flat, self.precision)
         projected = projected.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
         if self.bias:
-            zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.axis, 'head_dim'))
+            zeros = initializers.with_axes(nn.initializers.zeros, (self.axis, 'head_dim'))
             bias = self.param('bias', zeros, (self.num_heads, self.head_dim))
             projected = projected + bias.astype(self.dtype).reshape(
                 (1,) * (x.ndim - 1) + bias.shape
@@ -73,8 +74,8 @@ class HeadsOut(nn.Module):
     """
 
     d_model: int
-    dtype: Any
-    kernel_init: Callable
+    dtype: DTypeLike
+    kernel_init: Callable[..., jax.Array]
     axis: str = 'heads'
     bias: bool = False
 
@@ -82,14 +83,14 @@ class HeadsOut(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Projects `x` [..., num_heads, length, head_dim] to [..., length, d_model]."""
         heads, length, head_dim = x.shape[-3:]
-        init = nn.with_logical_partitioning(self.kernel_init, (self.axis, 'head_dim', 'embed'))
+        init = initializers.with_axes(self.kernel_init, (self.axis, 'head_dim', 'embed'))
         kernel = self.param('kernel', init, (heads, head_dim, self.d_model))
         flat = kernel.astype(self.dtype).reshape(-1, self.d_model)
         by_position = jnp.swapaxes(x.astype(self.dtype), -3, -2)
         times = rows_times if x.ndim > 3 else rows_of_a_lane_times
         y = times(by_position.reshape(*x.shape[:-3], length, -1), flat, None)
         if self.bias:
-            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
+            zeros = initializers.with_axes(nn.initializers.zeros, ('embed',))
             bias = self.param('bias', zeros, (self.d_model,)).astype(self.dtype)
             y = y + bias.reshape((1,) * (y.ndim - 1) + bias.shape)
         return y
@@ -117,11 +118,12 @@ class Projections(nn.Module):
     key_heads: int = 0
     value_heads: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         biased = self.bias or settings.attention_bias in ('qkv', 'all')
-        common = dict(bias=biased, dtype=settings.dtype, kernel_init=initializers.kernel(settings))
-        keyed = dict(
+        kernel_init = initializers.kernel(settings)
+        common: dict[str, Any] = dict(bias=biased, dtype=settings.dtype, kernel_init=kernel_init)
+        keyed: dict[str, Any] = dict(
             head_dim=self.key_dim or settings.head_dim,
             norm=settings.head_norm,
             epsilon=settings.norm_epsilon,

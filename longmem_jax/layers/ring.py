@@ -14,6 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from longmem_jax.devices.sharding import RULES, memory_rows
 from longmem_jax.kernels.cpu.order import once_computed
@@ -22,8 +23,7 @@ DTYPES = ('float32', 'bfloat16', 'int8')
 ROWS = ('rows_keys', 'rows_values', 'rows_key_scale', 'rows_value_scale')
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """A ring of entries per lane and head; `rows_...` are sharded over the mesh axis `memory`.
 
     It stays in place, see `in_place.InPlace`: `count` alone says which rows can be read.
@@ -65,14 +65,13 @@ class Rows:
         )
 
 
-@flax.struct.dataclass
-class Kept:
+class Kept(flax.struct.PyTreeNode):
     """Rows that writes may replace, see `Rows.keep`.
 
     Attributes:
       windows: the rows from the next one to be written, and the first ones, where writing continues
         after the last row or a reset: two `Rows` of as many rows as there are tokens; or one `Rows`,
-        the whole ring, if that is no larger.
+        the whole ring if it is not larger.
       count: int32 [batch].
     """
 
@@ -80,7 +79,7 @@ class Kept:
     count: jax.Array
 
 
-def no_rows(batch: int, heads: int, size: int, width: int, dtype: str) -> Rows:
+def no_rows(batch: int, heads: int, size: int, width: int, dtype: DTypeLike) -> Rows:
     """An empty ring of `size` entries; `dtype` is one of `DTYPES`, or 'float64' for float64 models."""
     zeros = jnp.zeros((batch, heads, size, width), dtype)
     scale = jnp.zeros((batch, heads, size, 1), jnp.float32) if dtype == 'int8' else None
@@ -130,8 +129,8 @@ def on_devices(
     if num_shards == 1 and not (lanes and by_itself):
         return function(ring, per_row, 0)
     axes = {*lanes, 'memory'} if num_shards > 1 else {*lanes}
-    by_lane = P(lanes or None)
-    by_entry = P(lanes or None, None, 'memory' if num_shards > 1 else None)
+    by_lane: Any = P(lanes or None)
+    by_entry: Any = P(lanes or None, None, 'memory' if num_shards > 1 else None)
     ring_specs = Rows(
         by_entry, by_entry, by_entry if ring.rows_key_scale is not None else None,
         by_entry if ring.rows_value_scale is not None else None, by_lane,
@@ -280,7 +279,7 @@ def _choose(taken: jax.Array, new: Rows, old: Rows) -> Rows:
 
 
 def _write_all(ring: Rows, new: Rows, capacity: int, base: Any) -> Rows:
-    """`write` to fewer rows than there are entries: every row takes the last one meant for it."""
+    """`write` to fewer rows than there are entries: if several entries map to a row, the last wins."""
     row = base + jnp.arange(ring.rows_keys.shape[2], dtype=jnp.int32)[None]
     first = (row - ring.count[:, None]) % capacity
     last = new.count[:, None] - 1

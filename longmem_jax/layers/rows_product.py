@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 
 
-def rows_times(rows: jax.Array, matrix: jax.Array, precision: Any = None) -> jax.Array:
+def rows_times(
+    rows: jax.Array, matrix: jax.Array, precision: jax.lax.PrecisionLike = None
+) -> jax.Array:
     """Multiplies every row with a matrix.
 
     Args:
@@ -25,7 +27,9 @@ def rows_times(rows: jax.Array, matrix: jax.Array, precision: Any = None) -> jax
     return flat.reshape(*rows.shape[:-1], matrix.shape[1])
 
 
-def rows_of_a_lane_times(rows: jax.Array, matrix: jax.Array, precision: Any = None) -> jax.Array:
+def rows_of_a_lane_times(
+    rows: jax.Array, matrix: jax.Array, precision: jax.lax.PrecisionLike = None
+) -> jax.Array:
     """`rows_times` for the rows of one lane, within a `jax.vmap` over lanes: one product of them all.
 
     Its gradient is that of all lanes too: without the `vmap` there is none.
@@ -46,7 +50,7 @@ def rows_of_a_lane_times(rows: jax.Array, matrix: jax.Array, precision: Any = No
 
 
 def dot_general(
-    rows: jax.Array, matrix: jax.Array, dimensions: Any, precision: Any = None
+    rows: jax.Array, matrix: jax.Array, dimensions: Any, precision: jax.lax.PrecisionLike = None
 ) -> jax.Array:
     """`rows_times` with the arguments of `jax.lax.dot_general`, as `flax.linen.Dense` calls it."""
     if dimensions != (((rows.ndim - 1,), (0,)), ((), ())):

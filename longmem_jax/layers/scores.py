@@ -5,8 +5,7 @@ import jax
 import jax.numpy as jnp
 
 
-@flax.struct.dataclass
-class Scores:
+class Scores(flax.struct.PyTreeNode):
     """One value per token; every leaf [batch, n].
 
     Attributes:

@@ -4,9 +4,6 @@ The branches of one compiled program differ in how much they read. Each is recom
 backward pass, so that no residuals of the largest size are kept for the smallest. On a mesh that
 shards batch rows (lanes), every device chooses for its own rows, independently of the others.
 
-The branches are called by `label` in the program, and a layer reports in `Aux.sizes` which of them were
-taken, so that `training.branches` can count the operations that ran.
-
 A memory passes `read_memory` a pure function of the size, the parameters and the batch rows;
 `as_function` and `memory_projector` turn linen modules into such functions.
 """
@@ -44,27 +41,6 @@ def smallest(sizes: tuple[int, ...], needed: jax.Array) -> jax.Array:
     """Index of the smallest size >= `needed` (int32 scalar), the last one if there is none."""
     index = jnp.searchsorted(jnp.asarray(sizes, jnp.int32), needed.astype(jnp.int32))
     return jnp.minimum(index, len(sizes) - 1).astype(jnp.int32)
-
-
-def label(sizes: tuple[int, ...]) -> str:
-    """What branches of these sizes are called in a program: 'sizes_64_128'."""
-    return '_'.join(['sizes', *map(str, sizes)])
-
-
-def taken(sizes: tuple[int, ...], needed: jax.Array) -> dict[str, jax.Array]:
-    """What a layer reports as `Aux.sizes`: the share of devices that read each size; {} for one size.
-
-    Args:
-      sizes, needed: those of `read_memory`.
-    """
-    if len(sizes) == 1:
-        return {}
-
-    def on_device(_: tuple[()], needed: jax.Array) -> jax.Array:
-        index = jnp.full(needed.shape, smallest(sizes, needed.max()))
-        return jax.nn.one_hot(index, len(sizes), dtype=jnp.float32)
-
-    return {label(sizes): per_device(on_device, (), needed).mean(axis=0)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +95,7 @@ def _one_of(function: Bound, sizes: tuple[int, ...], index: jax.Array, *operands
     branches = [
         jax.checkpoint(functools.partial(function, size), prevent_cse=False) for size in sizes
     ]
-    with jax.named_scope(label(sizes)):
-        return jax.lax.switch(index, branches, *operands)
+    return jax.lax.switch(index, branches, *operands)
 
 
 def per_device(function: Callable[[Any, Any], Any], params: Any, rows: Any) -> Any:
@@ -197,9 +172,8 @@ class Function:
     def __call__(self, variables: Any, x: jax.Array) -> jax.Array:
         """Applies it."""
         module = self.module.module if isinstance(self.module, _Single) else self.module
-        if isinstance(module, nn.Module):
-            return module.apply(variables, x)
-        return module(x)
+        made: Any = module.apply(variables, x) if isinstance(module, nn.Module) else module(x)
+        return made
 
 
 def as_function(module: Any) -> tuple[Function, Any]:
@@ -212,6 +186,7 @@ def as_function(module: Any) -> tuple[Function, Any]:
         # Other callables may hold arrays, which would be constants of a program that is kept.
         plain = isinstance(module, types.FunctionType) and not module.__closure__
         return Function(module if plain else _Single(module)), {}
+    unbound: Any
     unbound, variables = module.unbind()
     # What runs later, such as a backward pass, is outside of `nn.intercept_methods`.
     params = low_rank.merged(variables.get('params', {}))

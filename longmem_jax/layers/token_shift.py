@@ -6,14 +6,18 @@ small model of bytes does no better than a table of byte pairs.
 The models of the papers have no shift: they read words, with many layers.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 
 # The number of earlier vectors that each kind sees.
 EARLIER = {'none': 0, 'half': 1, 'convolution': 3}
@@ -77,12 +81,12 @@ def convolved(taps: jax.Array) -> Callable[[list[jax.Array]], jax.Array]:
 
     def mix(views: list[jax.Array]) -> jax.Array:
         kernel = jnp.expand_dims(taps.astype(views[0].dtype), -2)
-        return sum(kernel[i] * view for i, view in enumerate(views))
+        return functools.reduce(operator.add, (kernel[i] * view for i, view in enumerate(views)))
 
     return mix
 
 
-def drawn_taps(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+def drawn_taps(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
     """Initial taps of a convolution per channel, uniform in 1 / sqrt(its size)."""
     bound = shape[0] ** -0.5
     return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -102,10 +106,10 @@ class Convolution(nn.Module):
     heads: int
     width: int
     axis: str
-    dtype: Any
+    dtype: DTypeLike
 
-    def setup(self):
-        init = nn.with_logical_partitioning(drawn_taps, (None, self.axis, 'head_dim'))
+    def setup(self) -> None:
+        init = initializers.with_axes(drawn_taps, (None, self.axis, 'head_dim'))
         self.kernel = self.param('kernel', init, (self.size, self.heads, self.width))
 
     def initial_state(self, batch_size: int) -> jax.Array:
@@ -132,9 +136,9 @@ class TokenShift(nn.Module):
     settings: ModelSettings
     kind: str
 
-    def setup(self):
+    def setup(self) -> None:
         if self.kind == 'convolution':
-            init = nn.with_logical_partitioning(drawn_taps, (None, 'embed'))
+            init = initializers.with_axes(drawn_taps, (None, 'embed'))
             shape = (EARLIER[self.kind] + 1, self.settings.d_model)
             self.kernel = self.param('kernel', init, shape)
 
@@ -153,7 +157,7 @@ class TokenShift(nn.Module):
         start: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Arguments and results of `mixed` for x [batch, n, d_model]; `recent` None = kind 'none'."""
-        if self.kind == 'none':
-            return x, recent
+        if recent is None:
+            return x, None
         mix = _half if self.kind == 'half' else convolved(self.kernel)
         return mixed(mix, x, recent, count, start)

@@ -34,7 +34,7 @@ class Adaptation(NamedTuple):
       anchor: lambda, over the adapted parameters; the others do not move.
       adapted: 'all', 'head', or 'last:K' for the head and the last K blocks of the encoder with what
         comes after them.
-      chunk: rows that are adapted side by side; of no influence on the numbers.
+      chunk: rows that are adapted side by side; does not change the result.
       first_order: gradients of the steps are constants where something is differentiated through them.
     """
 
@@ -61,11 +61,9 @@ def _block(path: str) -> int | None:
 
 
 def part_of(params: Any, adapted: str) -> Part:
-    """The parameters that are adapted, by path.
+    """The parameters that are adapted, by path; `adapted` as in `Adaptation`.
 
-    Args:
-      params: {'encoder': ..., 'head': ...}.
-      adapted: as in `Adaptation`. What has no block and is no embedding comes after the blocks.
+    What has no block and is no embedding comes after the blocks.
 
     Raises:
       UsageError: an encoder with fewer blocks than 'last:K' asks for.
@@ -108,15 +106,13 @@ def adapt(
 
     Can be differentiated with respect to `start` and to what `loss` holds: exactly, or with the inner
     gradients held constant (`settings.first_order`).
+    Returns W~, and the loss before each step without the anchor, float32 [steps].
 
     Args:
       loss: `(part, batch) -> scalar`.
       start: W.
       batches: of each step, leaves [steps, ...]; None = `loss` gets None.
       settings: see `Adaptation`.
-
-    Returns:
-      W~, and the loss before each step without the anchor, float32 [steps].
     """
 
     def step(carry: tuple[Part, Any], batch: Any) -> tuple[tuple[Part, Any], jax.Array]:
@@ -158,23 +154,15 @@ def adapt_to(
     found: jax.Array,
     settings: Adaptation,
 ) -> tuple[Part, jax.Array]:
-    """Adapts to some rows of the stream, the same in every step; without dropout.
+    """Adapts W to rows of the stream, int32 [K], the same in every step; without dropout.
 
-    Args:
-      network: what `params` are of.
-      params: W.
-      stream: the rows that `numbers` are of.
-      numbers: int32 [K].
-      found: bool [K]; the others count for nothing. Without any, nothing moves.
-      settings: see `Adaptation`.
-
-    Returns:
-      As `adapt`.
+    Rows that are not `found`, bool [K], count for nothing. Returns as `adapt`.
     """
     rows = take(stream, numbers)
     if settings.adapted == 'head':  # the encoder stays as it is, so it reads the rows once
         read = network.encoder.encode(params['encoder'], network.head.inputs(rows), None)
-        network = Network(_Known(read, network.encoder.width), network.head)
+        known: Any = _Known(read, network.encoder.width)
+        network = Network(known, network.head)
 
     def loss(part: Part, batch: None) -> jax.Array:
         del batch
@@ -197,17 +185,10 @@ def predict_each(
     found: jax.Array,
     settings: Adaptation,
 ) -> Any:
-    """Scores of rows, each by parameters adapted to its own neighbours; every row begins from W.
+    """Scores of n rows, each by parameters adapted to its own neighbours; every row begins from W.
 
-    Args:
-      network, params, stream: as in `adapt_to`.
-      rows: what is asked, n of them.
-      numbers: neighbours of each, int32 [n, K].
-      found: bool [n, K].
-      settings: `chunk` rows are adapted side by side.
-
-    Returns:
-      Scores of the head, leaves [n, ...].
+    Neighbours are int32 [n, K], `found` bool [n, K]; `settings.chunk` rows are adapted side by
+    side. Returns scores of the head, leaves [n, ...].
     """
 
     def answer(row: Rows, numbers: jax.Array, found: jax.Array) -> Any:
@@ -228,11 +209,7 @@ def adapt_once(
 ) -> Any:
     """Coarse adaptation (Wang et al., 2020): the parameters for a whole test set, adapted once.
 
-    Args:
-      network, params, stream: as in `adapt_to`.
-      numbers: rows of every step, int32 [steps, K].
-      found: bool [steps, K].
-      settings: see `Adaptation`; `chunk` has no meaning here.
+    `numbers` are the rows of every step, int32 [steps, K], `found` bool [steps, K].
     """
 
     def loss(part: Part, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -277,12 +254,9 @@ def meta_gradient(
     `settings.first_order`, the sum of the gradients at the adapted parameters.
 
     Args:
-      network, params, stream: as in `adapt_to`.
-      rows: n of them.
       there: bool [n]; the others count for nothing.
       numbers: neighbours of each, int32 [n, K].
       found: bool [n, K].
-      settings: `chunk` rows are adapted side by side, and their gradients added.
       dropout: key of dropout in `f_w~(x)`, of which every row has a part; the adaptation has none.
         None = no dropout.
     """

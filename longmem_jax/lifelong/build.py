@@ -21,7 +21,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, say
 from longmem_jax.hosts.model_fields import differences
 from longmem_jax.lifelong import encoders, settings, stream
-from longmem_jax.lifelong.data.registry import LABELLED, Asked, Read
+from longmem_jax.lifelong.data.registry import LABELLED, Asked, Read, Wanted
 from longmem_jax.lifelong.data.texts import Texts
 from longmem_jax.lifelong.learner import Learner, LearnerState
 from longmem_jax.lifelong.methods.registry import METHODS
@@ -33,12 +33,7 @@ from longmem_jax.training.optimizer import make_optimizer
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """An encoder whose texts are split over the devices of a mesh, where they divide.
-
-    Attributes:
-      inner: the encoder.
-      mesh: devices.
-    """
+    """An encoder whose texts are split over the devices of a mesh, where they divide."""
 
     inner: Encoder
     mesh: Mesh
@@ -133,16 +128,12 @@ class Built:
     @functools.cached_property
     def asked(self) -> Asked:
         """The tasks and their head."""
-        data = self.config.data
-        return LABELLED[data.source].tasks(
-            self.read.content,
-            data,
-            self.config.lifelong.order,
-            self.tokenizer,
-            lambda: self.encoder,
-            self.report,
-            self.config.lifelong.stream == settings.JOINT,
-        )
+        data, given = self.config.data, self.config.lifelong
+        wanted = Wanted(
+            self.read.content, data, given.order, self.tokenizer, lambda: self.encoder,
+            self.report, given.stream == settings.JOINT,
+        )  # fmt: skip
+        return LABELLED[data.source].tasks(wanted)
 
     @functools.cached_property
     def stream(self) -> stream.Stream:
@@ -221,18 +212,13 @@ class Built:
         """Shapes, dtypes and shardings of the state."""
         everywhere = sharding.replicated(self.mesh)
         shapes = jax.eval_shape(self._learner(self._unread).init, jax.random.key(0))
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes
-        )
+        return sharding.abstract(shapes, everywhere)
 
     def lower_step(self) -> jax.stages.Lowered:
         """The step for the devices of the mesh, which need not be attached; call `.compile()`."""
         network = Network(Spread(encoders.untrained(self.config.model), self.mesh), self.asked.head)
         learner, everywhere = self._learner(network), sharding.replicated(self.mesh)
-        rows = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
-            self.stream.rows,
-        )
+        rows = sharding.abstract(self.stream.rows, everywhere)
         jitted = jax.jit(learner.observe, out_shardings=everywhere, donate_argnums=0)
         return jitted.lower(self.abstract_state, rows)
 

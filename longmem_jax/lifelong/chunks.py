@@ -28,16 +28,8 @@ def unsplit(tree: Any, number: int) -> Any:
 
 
 def in_chunks(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
-    """`function(*arrays)` of `size` rows at a time, one chunk at a time.
-
-    Args:
-      function: of pytrees whose leaves have `size` rows as their first axis; so has what it returns,
-        and every row of it depends on that row alone.
-      size: rows of a chunk, at least 1; there are no more in a chunk than there are rows.
-      *arrays: pytrees with leaves [n, ...].
-
-    Returns:
-      What `function` returns, with leaves [n, ...].
+    """`function(*arrays)`, pytrees with leaves [n, ...], of `size` rows at a time, one chunk at a
+    time. Every row of what `function` returns must depend on that row alone.
     """
     number = jax.tree.leaves(arrays)[0].shape[0]
     if number <= size:

@@ -26,9 +26,6 @@ def _built(experiment: Experiment, progress: Progress) -> Built:
 def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | None:
     """Learns the stream, from the newest checkpoint of the workdir if any.
 
-    Returns:
-      What is in `WORKDIR/results.json`; None if it was stopped by a signal.
-
     Raises:
       UsageError: faults of the configuration or of the data, or the workdir belongs to another run.
     """

@@ -48,7 +48,7 @@ class BertEncoder:
 
     def encode(self, params: Any, inputs: Inputs, key: jax.Array | None) -> Encoded:
         """Reads texts; `key` is of dropout, None = no dropout."""
-        tokens, pooled = self.module.apply(
+        made: Any = self.module.apply(
             {'params': params},
             inputs.tokens,
             inputs.valid,
@@ -56,6 +56,7 @@ class BertEncoder:
             train=key is not None,
             rngs=None if key is None else {'dropout': key},
         )
+        tokens, pooled = made
         return Encoded(pooled.astype(jnp.float32), tokens.astype(jnp.float32))
 
     def key_of(self, params: Any, inputs: Inputs) -> jax.Array:
@@ -64,12 +65,8 @@ class BertEncoder:
 
 
 def config_of(model: Any, *, dropout: float, dtype: str = 'float32') -> Any:
-    """`config.model` of an encoder for training.
-
-    Args:
-      model: of the kind 'text_encoder'; not changed.
-      dropout: of embeddings, of attention and of what is added to the residual stream.
-      dtype: of activations.
+    """`config.model` of an encoder for training, from one of the kind 'text_encoder', which is not
+    changed.
     """
     model = model.copy_and_resolve_references()
     model.dtype, model.text_encoder.pooler = dtype, True
@@ -79,13 +76,7 @@ def config_of(model: Any, *, dropout: float, dtype: str = 'float32') -> Any:
 
 
 def small_model(vocab_size: int, max_length: int, sizes: Mapping[str, Any] = SMALL) -> Any:
-    """`config.model` of a small encoder.
-
-    Args:
-      vocab_size: of its tokenizer.
-      max_length: tokens of the longest text.
-      sizes: attributes as in a BERT's `config.json`.
-    """
+    """`config.model` of a small encoder; `sizes` are attributes as in a BERT's `config.json`."""
     given = dict(sizes) | dict(vocab_size=vocab_size, max_position_embeddings=max_length)
     model = model_fields.model_of(given, 'sizes')
     # BERT's .02 suits its width; 0 = by the width.
@@ -115,13 +106,9 @@ def from_folder(
     dtype: str = 'float32',
     report: Callable[[str], None] = say,
 ) -> BertEncoder:
-    """A pretrained encoder.
+    """A pretrained encoder: the folder of a BERT, or its name on the hub; see `hosts.find`.
 
-    Args:
-      source: folder of a BERT, or its name on the hub; see `hosts.find`.
-      max_length: tokens of the longest text that it will read.
-      dropout, dtype: see `config_of`.
-      report: called with a line that says what was loaded; a pooler that the folder lacks is new.
+    `report` gets a line that says what was loaded; a pooler that the folder lacks is new.
 
     Raises:
       UsageError: no such model, a decoder, or one for shorter texts.

@@ -7,6 +7,7 @@ the memory.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from longmem_jax.lifelong.meta_gradient import (
     meta_gradient,
     split,
 )
+from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows, take
 from longmem_jax.training.step import all_finite, keep_finite
 
@@ -137,6 +139,22 @@ def make(plan: Plan) -> Learner:
     )
 
 
+def of_network(fast: tuple[str, ...]) -> Callable[..., Plan]:
+    """`(network, settings, optimizer, batch) -> Plan` of a method that adds no parameters."""
+
+    def plan(
+        network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
+    ) -> Plan:
+        return Plan(network, fast, (), settings, optimizer, batch)
+
+    return plan
+
+
+def made_by(plan: Callable[..., Plan]) -> Callable[..., Learner]:
+    """`Method.make` of a method with such plans."""
+    return lambda *given: make(plan(*given))
+
+
 def lines(plan: Plan, stream: int) -> list[str]:
     """What it will do with a stream of that many rows.
 
@@ -208,11 +226,7 @@ def write_support(
 ) -> episodic.Memory:
     """The memory with the support of the next episode, which a replay of this episode may draw.
 
-    Args:
-      plan: the learner.
-      state: before the episode.
-      stream: rows of the stream.
-      chosen: bool [m + 1, b], which rows of support and query are to be written.
+    `chosen`, bool [m + 1, b], are the rows of support and query that are to be written.
     """
     support, _ = _numbers(plan, state)
     there = (support < stream) & _complete(support, stream)
@@ -238,10 +252,6 @@ def learn(
     """Learns one episode, with the rows that it would replay given.
 
     Args:
-      plan: the learner.
-      state: before the episode.
-      stream: the stream.
-      chosen: bool [m + 1, b], which rows of support and query are to be written.
       memory: with the support, see `write_support`.
       drawn: rows of the replay, int32 [batches, b], if this is an episode that replays.
       found: bool scalar, whether they are there. If not, the query is of the stream.
@@ -327,16 +337,10 @@ def predict(plan: Plan, state: LearnerState, stream: Rows, rows: Rows, key: jax.
 def adapt(
     plan: Plan, state: LearnerState, stream: Rows, drawn: jax.Array, found: jax.Array
 ) -> tuple[Params, Read]:
-    """The parameters after inner steps on rows of the memory, int32 [batches, b].
+    """Inner steps on rows of the memory, int32 [batches, b].
 
-    Args:
-      plan: the learner.
-      state: after the stream.
-      stream: the stream.
-      drawn: the rows; found: bool scalar, whether they are there. If not, parameters stay.
-
-    Returns:
-      The trained parameters, and what each batch gave before its step.
+    If there are none (`found`), parameters stay. Returns the trained parameters, and what each
+    batch gave before its step.
     """
     support = batches(stream, drawn, jnp.broadcast_to(found, drawn.shape))
     fast, rest = split(state.params, plan.fast)

@@ -19,8 +19,7 @@ QUERIES = 256  # queries that are compared at a time
 SPARE = 8  # additional candidates, so that rounding of the expanded square misses none
 
 
-@flax.struct.dataclass
-class Memory:
+class Memory(flax.struct.PyTreeNode):
     """What was written, in order; entries [0, min(count, capacity)) are there.
 
     Attributes:
@@ -53,15 +52,10 @@ def empty(capacity: int, width: int = 0, dtype: str = 'float16') -> Memory:
 
 
 def write(memory: Memory, numbers: jax.Array, keys: jax.Array, chosen: jax.Array) -> Memory:
-    """Writes rows, in their order.
+    """The memory after n rows were written in order.
 
-    Args:
-      memory: before.
-      numbers: int32 [n]; keys: [n, width]; chosen: bool [n], the rows that are written. Of more rows
-        than there is room for, the last ones are kept. Keys are cut off at the range of their dtype.
-
-    Returns:
-      The memory after it.
+    `numbers` int32 [n], `keys` [n, width], those `chosen`, bool [n]. Of more rows than there is
+    room for, the last ones are kept. Keys are cut off at the range of their dtype.
     """
     if not memory.capacity:
         return memory
@@ -103,12 +97,9 @@ def nearest(
     at once.
 
     Args:
-      memory: with keys.
-      queries: float32 [n, width].
       k: of more than the memory holds, the last are not found.
       own: row numbers of the queries int32 [n], which are no neighbours of themselves; None = they
         may be.
-      block: keys that are compared at a time.
 
     Returns:
       Row numbers int32 [n, k], squared distances float32 [n, k], infinite where nothing was found, and

@@ -10,6 +10,7 @@ import optax
 
 from longmem_jax.lifelong.network import Encoded
 from longmem_jax.lifelong.rows import Inputs, Rows, inputs
+from longmem_jax.segment import Leaf
 
 # Uniform in +-1/sqrt(inputs).
 _KERNEL = jax.nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
@@ -31,23 +32,25 @@ class Classes(NamedTuple):
     `Rows.answer` is the class, int32 [rows], from 0; scores are logits [rows, count].
 
     Attributes:
-      count: classes of all tasks together: 33 for the five text sets.
+      number: classes of all tasks together: 33 for the five text sets.
     """
 
-    count: int
+    number: int
 
     def init(self, key: jax.Array, width: int) -> Any:
         """Its parameters at the start."""
-        return dense(key, width, self.count)
+        return dense(key, width, self.number)
 
     def inputs(self, rows: Rows) -> Inputs:
         """The texts of rows, one per row."""
         return inputs(rows.tokens, rows.types)
 
-    key_inputs = inputs
+    def key_inputs(self, rows: Rows) -> Inputs:
+        """The same."""
+        return self.inputs(rows)
 
     def scores(self, params: Any, encoded: Encoded, rows: Rows) -> jax.Array:
-        """Logits of the classes, float32 [rows, count]."""
+        """Logits of the classes, float32 [rows, number]."""
         del rows
         return linear(params, encoded.pooled)
 
@@ -60,8 +63,7 @@ class Classes(NamedTuple):
         return (jnp.argmax(scores, axis=-1) == rows.answer).astype(jnp.float32)
 
 
-@flax.struct.dataclass
-class Choice:
+class Choice(flax.struct.PyTreeNode):
     """The answer of a row with candidates; only `losses` and `right` look at `gold`.
 
     Attributes:
@@ -70,16 +72,14 @@ class Choice:
       gold: the right one, int32 [rows].
     """
 
-    candidates: jax.Array
-    gold: jax.Array
+    candidates: Leaf
+    gold: Leaf
 
 
 def choose_from(gold: np.ndarray, others: np.ndarray) -> Choice:
     """The candidates of rows, in the order of their numbers.
 
-    Args:
-      gold: int [rows].
-      others: int [rows, n], below 0 = none.
+    `gold` int [rows] and `others` int [rows, n], below 0 = none.
     """
     return Choice(
         candidates=np.sort(np.concatenate([gold[:, None], others], 1), axis=1).astype(np.int32),
@@ -99,7 +99,7 @@ class Candidates(NamedTuple):
         row depends on the rows read with it.
     """
 
-    relations: jax.Array
+    relations: Leaf
     over_inputs: bool = False
 
     def init(self, key: jax.Array, width: int) -> Any:
@@ -111,8 +111,8 @@ class Candidates(NamedTuple):
         chosen = jnp.maximum(rows.answer.candidates, 0).reshape(-1)
         each = rows.answer.candidates.shape[1]
         first = inputs(*(jnp.repeat(leaf, each, axis=0) for leaf in (rows.tokens, rows.types)))
-        second = jnp.asarray(self.relations)[chosen]
-        second = inputs(second, jnp.ones_like(second))
+        tokens = jnp.asarray(self.relations)[chosen]
+        second = inputs(tokens, jnp.ones_like(tokens))
         both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), first, second)
         # Encoders count positions: no gap between the two.
         order = jnp.argsort(~both.valid, axis=1, stable=True)

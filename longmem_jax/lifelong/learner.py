@@ -16,8 +16,7 @@ from longmem_jax.lifelong.rows import Rows
 Metrics = dict[str, jax.Array]
 
 
-@flax.struct.dataclass
-class LearnerState:
+class LearnerState(flax.struct.PyTreeNode):
     """The whole state of a learner; a checkpoint holds this.
 
     Attributes:

@@ -17,8 +17,7 @@ from longmem_jax.lifelong.rows import Rows, take
 Params = dict[str, Any]
 
 
-@flax.struct.dataclass
-class Batches:
+class Batches(flax.struct.PyTreeNode):
     """Rows in batches of one size; every leaf has the batches as its first axis.
 
     Attributes:
@@ -34,8 +33,7 @@ class Batches:
     key: jax.Array | None
 
 
-@flax.struct.dataclass
-class Read:
+class Read(flax.struct.PyTreeNode):
     """What batches gave.
 
     Attributes:
@@ -58,9 +56,6 @@ def batches(
     """The batches of some rows.
 
     Args:
-      stream: where they are from.
-      numbers: int32 [batches, batch].
-      there: bool [batches, batch].
       as_one: their losses are those of one large batch, read in parts: they add up to the mean over
         all rows. Else each is the mean of its own rows.
       key: of dropout; None = no dropout.
@@ -86,14 +81,8 @@ def inner_steps(
 ) -> tuple[Params, Read]:
     """One step of SGD per batch: `W <- W - rate * gradient` of its loss before the step.
 
-    Args:
-      network: with `scores` and `head`.
-      fast: parts of the parameters that change; rest: all others.
-      support: batches in their order.
-      rate: of the steps.
-
-    Returns:
-      The fast part after them, and what each batch gave before its step.
+    `fast` are the parts of the parameters that change, `rest` all others. Returns the fast part
+    after them, and what each batch gave before its step.
     """
 
     @jax.checkpoint  # for second order; first order does not differentiate it
@@ -108,12 +97,8 @@ def inner_steps(
 
 
 def gradient(network: Any, params: Params, frozen: Params, query: Batches) -> tuple[Params, Read]:
-    """The gradient of the sum of the losses of batches, and what they gave.
-
-    Args:
-      network: with `scores` and `head`.
-      params: parameters that get a gradient; frozen: all others.
-      query: batches; one at a time is in memory.
+    """The gradient of the sum of the losses of batches with respect to `params`, and what they
+    gave; `frozen` are all other parameters. One batch at a time is in memory.
     """
 
     def add(total: Params, batch: Batches) -> tuple[Params, Read]:
@@ -151,11 +136,7 @@ def meta_gradient(
     """The gradient of the query's loss after the inner loop, with respect to all trained parameters.
 
     Args:
-      network: with `scores` and `head`.
-      params: trained parameters; frozen: all others.
-      support: batches of the inner loop.
       query: `(params after the inner loop) -> (gradient at them, anything)`, such as `gradient`.
-      inner: the inner loop.
 
     Returns:
       The meta-gradient of `params`, their fast part after the inner loop, what the support gave, and

@@ -10,21 +10,14 @@ Lopez-Paz and Ranzato (2017), each a mean over tasks j and T the last task:
   forward transfer   A[j - 1, j] - a[j], j > 0
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-DRAWS_AT_ONCE = 1 << 22  # numbers of rows that are held at a time
-
 
 class Transfer(NamedTuple):
-    """Means over tasks, see above; nan where no task counts, or nothing is known from before training.
-
-    Attributes:
-      average, forgetting, backward, forward: see above.
-    """
+    """Means over tasks, see above; nan where no task counts, or without scores before training."""
 
     average: float
     forgetting: float
@@ -33,11 +26,9 @@ class Transfer(NamedTuple):
 
 
 def transfer(matrix: np.ndarray, before: np.ndarray | None = None) -> Transfer:
-    """The four numbers of a matrix.
+    """The four numbers of a matrix of scores `A`, [tasks, tasks], rows in the order of time.
 
-    Args:
-      matrix: scores `A`, [tasks, tasks], rows in the order of time.
-      before: scores `a` before any training, [tasks]; None = not known.
+    `before`: scores `a` before any training, [tasks]; None = not known.
 
     Raises:
       ValueError: a matrix that is not square.
@@ -53,120 +44,6 @@ def transfer(matrix: np.ndarray, before: np.ndarray | None = None) -> Transfer:
     return Transfer(float(matrix[-1].mean()), forgetting, -forgetting, forward)
 
 
-class Macro(NamedTuple):
-    """Means over the classes that occur in the labels; 0 where a class has no value.
-
-    Attributes:
-      accuracy: share of right rows.
-      precision, recall, f1: means over classes.
-    """
-
-    accuracy: float
-    precision: float
-    recall: float
-    f1: float
-
-
-def macro(predicted: np.ndarray, labels: np.ndarray) -> Macro:
-    """Scores of predicted classes, int [rows] each; a row without a class is predicted as -1.
-
-    Raises:
-      ValueError: no rows, or not as many of both.
-    """
-    predicted, labels = np.asarray(predicted), np.asarray(labels)
-    if predicted.shape != labels.shape or not labels.size:
-        raise ValueError(
-            f'predictions {predicted.shape} and labels {labels.shape} of rows are needed'
-        )
-    classes = np.unique(labels)
-    hits = np.asarray([((predicted == c) & (labels == c)).sum() for c in classes], np.float64)
-    guessed = np.asarray([(predicted == c).sum() for c in classes], np.float64)
-    there = np.asarray([(labels == c).sum() for c in classes], np.float64)
-    precision = hits / np.maximum(guessed, 1)
-    recall = hits / there
-    f1 = 2 * hits / (guessed + there)
-    return Macro(
-        float((predicted == labels).mean()),
-        float(precision.mean()),
-        float(recall.mean()),
-        float(f1.mean()),
-    )
-
-
-class Difference(NamedTuple):
-    """Of two methods on the same rows.
-
-    Attributes:
-      mean: of the first one's scores less the second one's.
-      low, high: 95 % interval of it.
-      p: two-sided; how often a difference of no sign, or of the other one, is drawn.
-    """
-
-    mean: float
-    low: float
-    high: float
-    p: float
-
-
-def paired_bootstrap(
-    first: np.ndarray, second: np.ndarray, draws: int = 10_000, seed: int = 0
-) -> Difference:
-    """Whether one method is better than another (Efron and Tibshirani, 1993, ch. 16).
-
-    Args:
-      first, second: score of every test row, from 0 to 1, [rows] each.
-      draws: samples of rows, with replacement, the same for both.
-      seed: of the draws.
-
-    Raises:
-      ValueError: no rows, or not the same.
-    """
-    first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    if first.shape != second.shape or first.ndim != 1 or not first.size:
-        raise ValueError(f'scores of the same rows are needed, got {first.shape}, {second.shape}')
-    differences, random = first - second, np.random.default_rng(seed)
-    at_once = max(DRAWS_AT_ONCE // len(first), 1)
-    means = np.concatenate([
-        differences[random.integers(0, len(first), (min(at_once, draws - at), len(first)))].mean(1)
-        for at in range(0, draws, at_once)
-    ])  # fmt: skip
-    low, high = np.quantile(means, (0.025, 0.975))
-    # The observed sample counts as a draw, so that p is never 0.
-    tail = 1 + min((means <= 0).sum(), (means >= 0).sum())
-    return Difference(
-        float(differences.mean()), float(low), float(high), float(min(2 * tail / (draws + 1), 1.0))
-    )
-
-
 def num_bytes(tree: Any) -> int:
     """Bytes of all arrays of a tree, such as `LearnerState.memory`; those of abstract ones too."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def origins(
-    numbers: np.ndarray, found: np.ndarray, asked: np.ndarray, tasks: np.ndarray, num_tasks: int
-) -> np.ndarray:
-    """From which tasks the neighbours of test rows come.
-
-    Args:
-      numbers: rows of the stream, int [test rows, k].
-      found: bool [test rows, k], which there are.
-      asked: the task of every test row, int [test rows].
-      tasks: the task of every row of the stream, int [rows].
-      num_tasks: their number.
-
-    Returns:
-      Shares, float64 [tasks asked, tasks of neighbours]; each line has the sum 1, or 0 if it has no
-      neighbours.
-    """
-    counts = np.zeros((num_tasks, num_tasks))
-    lines = np.broadcast_to(np.asarray(asked)[:, None], np.shape(numbers))
-    kept = np.asarray(found, bool)
-    origin = np.asarray(tasks)[np.where(kept, numbers, 0)]
-    np.add.at(counts, (lines[kept], origin[kept]), 1)
-    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-
-
-def by_task(right: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean score of every task, float64 [tasks], of the scores of its rows."""
-    return np.asarray([np.mean(scores, dtype=np.float64) for scores in right])

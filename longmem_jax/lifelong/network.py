@@ -25,13 +25,11 @@ class Encoded(NamedTuple):
 
 
 class Encoder(Protocol):
-    """An encoder of whole texts.
+    """An encoder of whole texts."""
 
-    Attributes:
-      width: of its vectors.
-    """
-
-    width: int
+    @property
+    def width(self) -> int:
+        """Of its vectors."""
 
     def init(self, key: jax.Array) -> Any:
         """Its parameters at the start: pretrained ones, where there are any."""

@@ -147,14 +147,9 @@ def objective(
     settings: Mapping[str, Any],
     key: jax.Array,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Nats per masked token and, weighted, per token of a text by its pooled vector; and both alone.
+    """Nats per masked token and, weighted, per token of a text by its pooled vector.
 
-    Args:
-      params: {'encoder': ..., 'head': ...}.
-      encoder: the module.
-      texts: without anything hidden.
-      special, settings: see `Special`, `SETTINGS`.
-      key: of masking and dropout.
+    And both alone. `texts` have nothing hidden; `key` is of masking and dropout.
     """
     masking, dropping = jax.random.split(key)
     hidden = mask(masking, texts, special, settings['share'])
@@ -182,17 +177,10 @@ def train(
     settings: Mapping[str, Any],
     report: Callable[[str], None] = say,
 ) -> tuple[Any, np.ndarray]:
-    """Pretrains an encoder.
+    """Pretrains an encoder on tokens [texts, length], `NOTHING` after them.
 
-    Args:
-      encoder: with its first parameters.
-      tokens: of all texts, [texts, length], `NOTHING` after them; they stay on the devices.
-      special: what is not text.
-      settings: like `SETTINGS`.
-      report: called with a line now and then.
-
-    Returns:
-      The encoder's parameters, and the nats per masked token of every step, float32 [steps].
+    They stay on the devices. Returns its parameters, and the nats per masked token of every step,
+    float32 [steps].
 
     Raises:
       UsageError: the objective is not finite at the end.
@@ -257,7 +245,7 @@ def rows_of(texts: Sequence[str], tokenizer: FromJson, length: int) -> np.ndarra
     for ids in marked.all_ids(texts):
         parts += [marked.join(ids[at : at + length - 2]) for at in range(0, len(ids), length - 2)]
     if not parts:
-        raise UsageError('there is no text to pretrain on.')
+        raise UsageError('no text to pretrain on: config.data.path has no rows.')
     return marked.rows(parts, length, np.zeros((len(parts),), np.uint8)).tokens
 
 
@@ -281,17 +269,9 @@ def pretrain(
     sizes: Mapping[str, Any] = encoders.SMALL,
     report: Callable[[str], None] = say,
 ) -> list[str]:
-    """Learns a vocabulary and an encoder from texts and writes both as the folder of a BERT.
-
-    Args:
-      texts: of all tasks of a stream, those that are trained on.
-      folder: must not exist, or be empty.
-      settings: like `SETTINGS`.
-      sizes: attributes as in a BERT's `config.json`.
-      report: called with lines that say what happens.
-
-    Returns:
-      The names of the files.
+    """Learns a vocabulary and an encoder from texts and writes both as the folder of a BERT, which
+    must not exist, or be empty. `sizes` are attributes as in a BERT's `config.json`. Returns the
+    names of the files.
 
     Raises:
       UsageError: faulty settings, a folder with files, or no texts.
@@ -302,11 +282,11 @@ def pretrain(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f'{folder}: already has files; give a folder that is empty or new.')
     if not texts:
-        raise UsageError('there is no text to pretrain on.')
+        raise UsageError('no text to pretrain on: config.data.path has no rows.')
     vocabulary = target.with_name(f'{target.name}.tokenizer.json')
     learn('wordpiece', Texts(texts), settings['vocab_size'], vocabulary)
     try:
-        tokenizer = load_tokenizer('wordpiece', vocabulary)
+        tokenizer: Any = load_tokenizer('wordpiece', vocabulary)
         tokens = rows_of(texts, tokenizer, settings['max_length'])
         model = encoders.small_model(tokenizer.vocab_size, settings['max_length'], sizes)
         report(

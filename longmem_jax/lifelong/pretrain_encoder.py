@@ -17,15 +17,9 @@ from longmem_jax.lifelong.data.registry import LABELLED
 
 
 def run(config: Any, folder: str, *, steps: int, batch: int) -> list[str]:
-    """Pretrains an encoder of the sizes of a configuration, and writes it.
-
-    Args:
-      config: for lifelong learning; rows that it holds out are not read.
-      folder: must not exist, or be empty.
-      steps, batch: training steps, and texts of each.
-
-    Returns:
-      The names of the files.
+    """Pretrains an encoder of the sizes of a configuration for lifelong learning, and writes it to
+    `folder`, which must not exist, or be empty. Rows that the configuration holds out are not read.
+    Returns the names of the files.
 
     Raises:
       UsageError: faults of the configuration, no folder, or as `pretrain.pretrain`.

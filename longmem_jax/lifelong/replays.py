@@ -29,8 +29,6 @@ def plan(sparse: schedule.Sparse, batch: int, released: bool = False) -> Plan:
     """One batch of floor(r R_I) rows every R_I // b steps.
 
     Args:
-      sparse: R_I and r.
-      batch: b.
       released: int(R_I r / b) batches of b rows instead, as the released code of Holla et al. has it;
         a smaller batch at the end of the stream has a schedule and a size of its own there.
 
@@ -70,13 +68,8 @@ def if_due(
     """What `replay` makes of `unchanged`, where this step replays and the memory holds anything.
 
     Args:
-      plan: when, and how much.
-      state: before the step, with the memory that is read.
-      num_rows: rows of the stream.
-      batch: rows of a full batch.
       key: of the draws, uniform and with replacement.
       replay: `(row numbers int32 [S, rows], unchanged) -> like unchanged`.
-      unchanged: any pytree.
 
     Returns:
       The pytree, and int32 scalar, rows replayed.

@@ -10,29 +10,27 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.segment import NOTHING
+from longmem_jax.segment import NOTHING, Leaf
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """Examples; every leaf has the rows as its first axis.
 
     Attributes:
-      tokens: int32 or uint16 [rows, length]; what is no token is `NOTHING` cast to the dtype.
+      tokens: int32 or uint16 [rows, length]; padding is `NOTHING` cast to the dtype.
       types: uint8 [rows, length], 1 for the tokens of a second text.
       answer: a pytree of arrays [rows, ...], which the head knows: a class, spans, candidates.
     """
 
-    tokens: jax.Array
-    types: jax.Array
+    tokens: Leaf
+    types: Leaf
     answer: Any
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
 
 
-@flax.struct.dataclass
-class Inputs:
+class Inputs(flax.struct.PyTreeNode):
     """Texts as an encoder reads them.
 
     Attributes:

@@ -83,11 +83,6 @@ def episodes(sparse: Sparse, batch: int, updates: int) -> int:
 
     The paper writes R_I / b, its release the whole number R_I // b, which this is. They are the same
     where b divides R_I, as it does in all of its experiments.
-
-    Args:
-      sparse: the interval.
-      batch: b, rows of a batch.
-      updates: m, batches of an episode's support.
     """
     # One batch of the interval is not read: the query of the episode that replays.
     return -(-(sparse.every // batch + 1) // (updates + 1))
@@ -121,13 +116,9 @@ def require(replays: int, sparse: Sparse, stream: int) -> int:
 
 
 def stream_lines(sparse: Sparse, batch: int, replayed: int, stream: int) -> list[str]:
-    """What a method that takes one step per batch will replay, for the user.
+    """What a method that takes one step per batch will replay, in words.
 
-    Args:
-      sparse: the interval.
-      batch: rows of a batch.
-      replayed: rows of one replay.
-      stream: rows of the stream.
+    `replayed` rows at a time.
 
     Raises:
       UsageError: nothing would be replayed.
@@ -142,11 +133,7 @@ def stream_lines(sparse: Sparse, batch: int, replayed: int, stream: int) -> list
 def episode_lines(
     sparse: Sparse, batch: int, updates: int, replayed: int, stream: int
 ) -> list[str]:
-    """What a method that learns in episodes will replay, for the user; see `stream_lines`.
-
-    Args:
-      sparse, batch, replayed, stream: as there.
-      updates: batches of an episode's support.
+    """What a method that learns in episodes of `updates` batches will replay, in words.
 
     Raises:
       UsageError: nothing would be replayed.

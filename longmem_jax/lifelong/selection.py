@@ -39,8 +39,7 @@ def faults(settings: Any) -> list[str]:
     return wrong + between(settings, 0, 1, 'write_rate') + above(settings, 0, 'write_beta')
 
 
-@flax.struct.dataclass
-class Level:
+class Level(flax.struct.PyTreeNode):
     """What a rule with scores remembers.
 
     Attributes:
@@ -62,28 +61,16 @@ def start() -> Level:
 
 
 class Decision(NamedTuple):
-    """Written or not.
-
-    Attributes:
-      chosen: bool [n].
-      level: after these rows.
-    """
+    """Which of n rows are written, bool [n], and the level after them."""
 
     chosen: jax.Array
     level: Level
 
 
 def at_random(key: jax.Array, numbers: jax.Array, there: jax.Array, rate: float) -> jax.Array:
-    """Each row that is there with probability `rate`.
+    """Each row that is there with probability `rate`, bool [n].
 
-    Args:
-      key: of the stream; folded with the number of the row.
-      numbers: int32 [n].
-      there: bool [n].
-      rate: 1 = all.
-
-    Returns:
-      bool [n].
+    The key is folded with the number of the row.
     """
     if rate >= 1:
         return there
@@ -106,10 +93,8 @@ def by_score(
     """Decides row by row with `p = min(1, exp(score - level))`.
 
     Args:
-      level: before these rows.
       score: `(place of the row among these, chosen so far bool [n]) -> float32 scalar`; infinite =
         written surely, and -infinite = surely not. Neither moves the level.
-      key, numbers, there, rate: as in `at_random`.
     """
     if rate >= 1 or rate <= 0:
         return Decision(there & (rate >= 1), level)
@@ -174,10 +159,9 @@ def diverse(
 
 
 def uncertain(losses: jax.Array) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The score of rows that the model is unsure of: `-log p(y | x)` before it learned them, times 10.
+    """The score of rows that the model is unsure of.
 
-    Args:
-      losses: nats, float32 [n].
+    `-log p(y | x)` before it learned them, times 10.
     """
     return lambda place, chosen: SHARPNESS * losses[place]
 
@@ -188,9 +172,6 @@ def forgettable(before: jax.Array, after: jax.Array) -> Callable[[jax.Array, jax
     They count how often a row that was answered rightly is answered wrongly later, and put rows that
     never were right before all others. A stream is read once, so a row is asked twice here: before the
     step that learns it, and after it. Never right is 2, forgotten 1, else 0.
-
-    Args:
-      before, after: how right the answers are, from 0 to 1, float32 [n]; right is above a half.
     """
     events = jnp.where(after > 0.5, 0.0, jnp.where(before > 0.5, 1.0, 2.0))
     return lambda place, chosen: SHARPNESS * events[place]
@@ -201,11 +182,7 @@ def write_any(
 ) -> episodic.Memory:
     """The memory of a method without keys, after a random share of a batch was written.
 
-    Args:
-      state: before the batch.
-      batch: the rows.
-      finite: bool scalar; nothing is written in a step that is skipped.
-      rate: share of the rows.
+    In a step that is not finite it stays as it was.
     """
     chosen = at_random(steps.write_key(state), batch.numbers, batch.there & finite, rate)
     keys = jnp.zeros((len(chosen), 0))
@@ -222,17 +199,9 @@ def write_chosen(
     level: Level,
     settings: Any,
 ) -> tuple[episodic.Memory, Level]:
-    """The memory after the rows that the rule of the settings chooses of a batch.
-
-    Args:
-      state: before the batch.
-      batch: the rows.
-      keys: float32 [n, width]; width 0 = there are none, and the rule is not 'diverse'.
-      result: losses and scores of the batch before its step, `steps.Gradient` or `adaptation.Meta`.
-      moved: after its step; nothing is written if it was skipped.
-      network: what was trained, for 'forgettable'.
-      level: of the rule.
-      settings: with the fields of `SETTINGS`.
+    """The memory after the rows that the rule of the settings chooses of a batch, by its losses and
+    scores before its step. `keys`, float32 [n, width], have the width 0 where the rule needs none.
+    Rows are not written if the step was skipped (`moved`).
     """
     key, there = steps.write_key(state), batch.there & moved.finite
     rule, rate = settings['write'], settings['write_rate']

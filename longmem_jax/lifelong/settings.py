@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.faults import at_least, one_of, under
+from longmem_jax.faults import at_least, one_of, require_none, under
 from longmem_jax.hosts import model_fields
 from longmem_jax.hosts.classifiers import BERT_BASE, encoder_of
 from longmem_jax.lifelong import encoders
@@ -40,10 +40,8 @@ def use_encoder(
     """Makes the model of a configuration an encoder, and the first parameters a host's.
 
     Args:
-      config: the whole configuration with its data; changed in place.
       source: a folder or a name on the hub, see `hosts.hosts.find`; '' = `shape`, with random
         parameters.
-      dropout: see `encoders.config_of`.
       shape: attributes of a `config.json`.
 
     Raises:
@@ -113,7 +111,4 @@ def _too_long(config: Any) -> list[str]:
 
 def require(config: Any) -> None:
     """Raises one `UsageError` with all faults."""
-    faults = find_faults(config)
-    if faults:
-        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
-        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
+    require_none(find_faults(config))

@@ -83,10 +83,8 @@ def of_context(rows: Rows) -> jax.Array:
 def best_span(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     """First and last token of the span with the highest sum of scores, int32 [rows] each.
 
-    Args:
-      scores: of starts and ends, [rows, length, 2].
-
-    Of spans with equal sums, the one that ends first.
+    Scores of starts and ends are [rows, length, 2]. Of spans with equal sums, the one that ends
+    first.
     """
     starts, ends = scores[..., 0], scores[..., 1]
     # The best start up to each end.
@@ -98,16 +96,9 @@ def best_span(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def f1(start: jax.Array, end: jax.Array, answers: jax.Array) -> jax.Array:
-    """F1 of the tokens that a span has in common with the answer that it fits best.
-
-    Tokens are compared by their places, so that an equal word elsewhere is wrong.
-
-    Args:
-      start, end: int32 [rows], first and last token.
-      answers: int [rows, answers, 2], -1 = none.
-
-    Returns:
-      float32 [rows], from 0 to 1.
+    """F1 of the tokens that a span has in common with the answer that it fits best, float32 [rows].
+    Tokens are compared by their places, so that an equal word elsewhere is wrong. `answers` are
+    first and last tokens, int [rows, answers, 2], -1 = none.
     """
     first, last = answers[..., 0].astype(jnp.int32), answers[..., 1].astype(jnp.int32)
     common = jnp.minimum(end[:, None], last) - jnp.maximum(start[:, None], first) + 1

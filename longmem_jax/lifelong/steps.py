@@ -123,7 +123,8 @@ def update(
     updates, new_state = optimizer.update(gradient, optimizer_state, params)
     new = (optax.apply_updates(params, updates), new_state)
     finite &= all_finite(*new)
-    return Update(*keep_finite(finite & wanted, new, (params, optimizer_state)), finite, norm)
+    kept, kept_state = keep_finite(finite & wanted, new, (params, optimizer_state))
+    return Update(kept, kept_state, finite, norm)
 
 
 def new_state(
@@ -159,15 +160,7 @@ def advance(state: LearnerState, batch: Batch, finite: jax.Array, **changes: Any
 def metrics_of(
     network: Network, batch: Batch, result: Any, state: LearnerState, norm: jax.Array
 ) -> dict[str, jax.Array]:
-    """Scalars of a step: `right` is that of the answers before the rows were learned.
-
-    Args:
-      network: with the head that scored.
-      batch: the rows.
-      result: `Gradient` or `adaptation.Meta` of the batch.
-      state: after the step.
-      norm: of the gradient.
-    """
+    """Scalars of a step: `right` is that of the answers before the rows were learned."""
     count = jnp.maximum(batch.there.sum(), 1)
     right = network.head.right(result.scores, batch.rows)
     return {

@@ -99,13 +99,9 @@ def in_order(tasks: Mapping[str, Task], order: Sequence[str], seed: int) -> Stre
 
 
 def joint(tasks: Mapping[str, Task], order: Sequence[str], seed: int, epochs: int = 1) -> Stream:
-    """MTL, the usual bound: rows of all tasks shuffled together, differently in each of `epochs` passes.
+    """MTL, the usual bound.
 
-    Args:
-      tasks: by name.
-      order: the tasks, whose numbers in metrics are theirs here.
-      seed: of the shuffling.
-      epochs: passes, one after another.
+    Rows of all tasks shuffled together, differently in each of `epochs` passes.
 
     Raises:
       UsageError: as by `in_order`.

@@ -10,6 +10,7 @@ SUBJECT = Subject(
             'longmem_jax.lifelong.section:section',
             'method',
             open=True,
+            gone=('faiss_rows', 'faiss_probe'),
             lower='longmem_jax.lifelong.commands:lower',
         )
     },

@@ -43,9 +43,7 @@ def filled(rows: Rows, size: int) -> Rows:
 class Tests:
     """Asks a learner the questions of all tasks.
 
-    Attributes:
-      names: of the tasks.
-      seconds: that answering took in the last draw, compilation left out.
+    `seconds` were those of the last draw, compilation left out.
     """
 
     def __init__(self, built: Built):
@@ -84,12 +82,7 @@ class Tests:
 
 
 class LifelongTask:
-    """See `training.task.Task`.
-
-    Attributes:
-      plan: the schedule; the stream ends the run.
-      abstract_state: shapes, dtypes and shardings of the `LearnerState`.
-    """
+    """See `training.task.Task`."""
 
     def __init__(self, built: Built, workdir: Path, writer: Writer, progress: Progress):
         """Reads the data; compiles nothing yet."""

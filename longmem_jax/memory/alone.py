@@ -1,6 +1,7 @@
 """Layers of the registry as they are used outside of this library's models."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -13,11 +14,11 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, State, merge_aux
 
 
-def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> nn.Module:
+def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> Any:
     """The module of the registry's `name`, for use outside of this library's models."""
     entry = LAYERS[name]
-    shared = entry.shared(fields) if entry.shared else None
-    return entry.layer(
+    shared = entry.layer.shared(fields) if entry.layer.shared else None
+    return entry.layer.module(
         settings=settings,
         normalize=identity,
         shared=shared(settings, name='shared') if shared else None,
@@ -26,8 +27,7 @@ def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: 
     )
 
 
-@flax.struct.dataclass
-class SurroundedState:
+class SurroundedState(flax.struct.PyTreeNode):
     """States of an attention layer and of the memory around it."""
 
     attention: State
@@ -42,14 +42,21 @@ class _Attention(nn.Module):
     fields: tuple[tuple[str, Any], ...]
     reads: bool
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention = module(self.layer, self.settings, dict(self.fields))
 
     def initial_state(self, batch_size: int) -> SurroundedState:
         return SurroundedState(self.attention.initial_state(batch_size))
 
     def __call__(
-        self, x: jax.Array, state: SurroundedState, segment: Segment, *, train, source, between
+        self,
+        x: jax.Array,
+        state: SurroundedState,
+        segment: Segment,
+        *,
+        train: bool,
+        source: None,
+        between: Callable[[jax.Array], jax.Array],
     ) -> tuple[jax.Array, SurroundedState, Aux]:
         del source
         y, attention, aux = self.attention(x, state.attention, segment, train=train)
@@ -58,7 +65,7 @@ class _Attention(nn.Module):
 
 
 class Surrounded(nn.Module):
-    """A memory around a single attention layer, `Entry.inside`, as a layer; reads whole segments only.
+    """A memory around one attention layer, `LayerType.inside`, as a layer; reads whole segments only.
 
     Attributes:
       settings: sizes.
@@ -70,16 +77,18 @@ class Surrounded(nn.Module):
     memory: str
     fields: tuple[tuple[str, Any], ...]
 
-    def setup(self):
+    def setup(self) -> None:
         entry, settings = LAYERS[self.memory], self.settings
         own, inside = apart(entry, dict(self.fields))
-        leading, trailing = entry.extra(own)
+        leading, trailing = entry.layer.extra(own)
         length = settings.segment_length + leading + trailing
         within = dataclasses.replace(
             settings, segment_length=length, leading=leading, trailing=trailing
         )
         self.around = module(self.memory, settings, own, depth=1)
-        self.block = _Attention(within, entry.inside[0], tuple(inside.items()), entry.between)
+        self.block = _Attention(
+            within, entry.layer.inside[0], tuple(inside.items()), entry.layer.between
+        )
         self.run = Run(0, (self.block,), self.around, within, lambda x, deterministic: x)
 
     def initial_state(self, batch_size: int) -> SurroundedState:
@@ -101,4 +110,4 @@ def apart(entry: Entry, fields: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 def parts_of(entry: Entry) -> tuple[Entry, ...]:
     """The entry, and that of the attention layer inside of one that stands around blocks."""
-    return (entry, LAYERS[entry.inside[0]]) if entry.place == 'around' else (entry,)
+    return (entry, LAYERS[entry.layer.inside[0]]) if entry.place == 'around' else (entry,)

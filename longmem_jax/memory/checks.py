@@ -67,8 +67,8 @@ def layer_faults(
         faults = one_of(fields, position=POSITIONS)
         if fields['position'] == 'rotary' and (rotary := _rotary(model)):
             return [where_model + fault for fault in rotary]
-    if not faults and entry.check is not None:
-        faults = entry.check(fields, model, segment_length)
+    if not faults and entry.layer.check is not None:
+        faults = entry.layer.check(fields, model, segment_length)
     return [where + fault for fault in faults]
 
 
@@ -85,18 +85,18 @@ def kernel_faults(attention: Mapping[str, Entry], used: Mapping[str, Any], model
     faults = []
     for name, fields in used.items():
         entry = attention[name]
-        if entry.fused is None:
-            able = ', '.join(sorted(n for n, e in attention.items() if e.fused is not None))
+        if entry.layer.fused is None:
+            able = ', '.join(sorted(n for n, e in attention.items() if e.layer.fused is not None))
             faults.append(
                 f"kernels = 'fused': {name!r} has no fused kernel, those that have are {able}; use "
                 "'plain'"
             )
-        elif fault := entry.fused(fields):
+        elif fault := entry.layer.fused(fields):
             faults.append(f"kernels = 'fused': {name}.{fault}; use 'plain'")
     return faults
 
 
-def _rotary(model):
+def _rotary(model: Any) -> list[str]:
     """Faults of rotary positions."""
     faults = above(model, 1, 'rotary_base') + _rotary_scaling(model)
     share, head_dim = model['rotary_share'], model['head_dim']
@@ -113,7 +113,7 @@ def _rotary(model):
     return faults
 
 
-def _rotary_scaling(model):
+def _rotary_scaling(model: Any) -> list[str]:
     """Faults of the scaling of rotary positions."""
     faults = one_of(model, rotary_scaling=SCALINGS) + at_least(model, 1, 'rotary_factor')
     faults += above(model, 0, 'rotary_gain')
@@ -125,7 +125,7 @@ def _rotary_scaling(model):
     return faults
 
 
-def _key_heads(model):
+def _key_heads(model: Any) -> list[str]:
     """Faults of the heads of keys and values."""
     heads = model['num_kv_heads']
     if heads < 0 or (heads and model['num_heads'] % heads):

@@ -24,15 +24,14 @@ from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.attention.window import push
-from longmem_jax.contract import Entry, ModelSettings
+from longmem_jax.contract import Entry, LayerType, ModelSettings
 from longmem_jax.faults import at_least
 from longmem_jax.layers.projections import Projections
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
 
-@flax.struct.dataclass
-class FullState:
+class FullState(flax.struct.PyTreeNode):
     """The cache of one layer at a segment border.
 
     Attributes:
@@ -46,8 +45,7 @@ class FullState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class FullCache:
+class FullCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -80,7 +78,7 @@ class FullAttention(nn.Module):
     window: int = 1024
     position: str = 'rotary'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.relation = RelativePosition(
             settings=self.settings,
@@ -176,26 +174,31 @@ def remember(
     state: FullState, keys: jax.Array, values: jax.Array, num_valid: jax.Array
 ) -> FullState:
     """Writes the first `num_valid` (int32 [batch]) of keys and values [batch, kv_heads, n, head_dim]."""
-    written = []
-    for old, new in ((state.keys, keys), (state.values, values)):
+
+    def written(old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
         old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(new, 1, 2)
         window, count = push(old, state.count, new, num_valid)
-        written.append(jnp.swapaxes(window, 1, 2))
-    return FullState(*written, count)
+        return jnp.swapaxes(window, 1, 2), count
+
+    keys, _ = written(state.keys, keys)
+    values, count = written(state.values, values)
+    return FullState(keys, values, count)
 
 
 ENTRY = Entry(
     name='full',
-    layer=FullAttention,
-    fused=fused_rules.position_fault,
-    check=check,
+    layer=LayerType(
+        FullAttention,
+        check=check,
+        reach=lambda fields, segment: fields['window'] - 1,
+        fused=fused_rules.position_fault,
+        context=lambda fields: fields['window'],
+    ),
     view=View(
         held=lambda layer, state: {'cache': held_window(state.count, layer.slots)},
         read=lambda seen: read_window(seen.look()),
+        lengths={'window': ''},
     ),
-    context=lambda fields: fields['window'],
-    lengths={'window': ''},
-    reach=lambda fields, segment: fields['window'] - 1,
     toy=dict(window=6),
     variants=dict(alibi=dict(position='alibi', window=4)),
 )

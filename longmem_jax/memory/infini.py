@@ -12,22 +12,31 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
-from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
+from longmem_jax.contract import (
+    FIRST_GATE_IN_HOST,
+    Entry,
+    Graft,
+    LayerType,
+    ModelSettings,
+    Recipe,
+    Recipes,
+    Scale,
+)
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import associative
+from longmem_jax.layers import associative, initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
 from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window
 
 
-@flax.struct.dataclass
-class InfiniState:
+class InfiniState(flax.struct.PyTreeNode):
     """The memory of one layer.
 
     Attributes:
@@ -39,8 +48,7 @@ class InfiniState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class InfiniCache:
+class InfiniCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -112,7 +120,7 @@ class InfiniAttention(nn.Module):
     rotate_memory: bool = False
     gradients: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.projections = Projections(settings)
         self.relation = RelativePosition(
@@ -123,10 +131,12 @@ class InfiniAttention(nn.Module):
             clamp_length=0,
         )
 
-        def betas(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        def betas(
+            key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+        ) -> jax.Array:
             return self.gate_init + self.gate_std * jax.random.normal(key, shape, dtype)
 
-        init = nn.with_logical_partitioning(betas, ('heads',))
+        init = initializers.with_axes(betas, ('heads',))
         self.gate = self.param('gate', init, (settings.num_heads,))
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.reading = (self.normalizer, self.guard, self.epsilon)
@@ -258,11 +268,8 @@ def series(seen: Seen) -> Series:
 
 ENTRY = Entry(
     name='infini',
-    layer=InfiniAttention,
-    fused=fused_rules.position_fault,
-    view=View(read=read, series=series),
-    check=check,
-    recipes={'infini': recipe},
+    layer=LayerType(InfiniAttention, check=check, fused=fused_rules.position_fault),
+    recipe=Recipes({'infini': recipe}),
     graft=Graft(
         lambda scale, position: dict(
             position=position, skip_gate_when_empty=True, gate_init=FIRST_GATE_IN_HOST
@@ -271,7 +278,7 @@ ENTRY = Entry(
         how='gates per head, which are closed while nothing is stored',
         positions='none in the memory, as in the paper',
     ),
-    toy={},
+    view=View(read=read, series=series),
     variants=dict(
         linear=dict(rule='linear', rotate_memory=True, gradients=False, gate_std=1.0),
         sequential=dict(

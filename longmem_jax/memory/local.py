@@ -8,7 +8,16 @@ import jax
 
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.self_attention import KeyValues, SelfAttention
-from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.contract import (
+    Entry,
+    Graft,
+    LayerType,
+    ModelSettings,
+    NoState,
+    Recipe,
+    Recipes,
+    Scale,
+)
 from longmem_jax.layers.projections import Projections
 from longmem_jax.segment import Aux, Segment, no_aux
 from longmem_jax.views import View, read_window
@@ -26,7 +35,7 @@ class Local(nn.Module):
     shared: Any
     position: str = 'rotary'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
@@ -70,16 +79,13 @@ def recipe(scale: Scale) -> Recipe:
 
 ENTRY = Entry(
     name='local',
-    layer=Local,
-    fused=fused_rules.position_fault,
-    view=View(read=lambda seen: read_window(seen.look())),
-    toy={},
-    recipes={'local': recipe},
-    reach=lambda fields, segment: 0,
+    layer=LayerType(Local, reach=lambda fields, segment: 0, fused=fused_rules.position_fault),
+    recipe=Recipes({'local': recipe}),
     graft=Graft(
         fields=lambda scale, position: dict(position=position),
         exact=True,
         how='the host within a segment, without a memory (the floor)',
         positions='none is remembered',
     ),
+    view=View(read=lambda seen: read_window(seen.look())),
 )

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory
-from longmem_jax.contract import Graft, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Graft, ModelSettings, Recipe, Recipes, Scale
 from longmem_jax.layers import associative, initializers, rows_product
 from longmem_jax.layers.associative import Pairs, two_sum
 from longmem_jax.layers.norms import Norm
@@ -24,8 +24,7 @@ from longmem_jax.layers.token_shift import EARLIER, TokenShift
 from longmem_jax.views import Read, Seen, Series, View
 
 
-@flax.struct.dataclass
-class Slots:
+class Slots(flax.struct.PyTreeNode):
     """Slots of one lane; all heads share them.
 
     Attributes:
@@ -82,8 +81,8 @@ class SlotProjections(nn.Module):
     query_scale: float = 0.0
     write_scale: float = 0.0
 
-    def setup(self):
-        settings, axes = self.settings, nn.with_logical_partitioning
+    def setup(self) -> None:
+        settings, axes = self.settings, initializers.with_axes
         init = initializer(settings, self.write_scale)
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.query = HeadsIn(
@@ -93,7 +92,9 @@ class SlotProjections(nn.Module):
             kernel_init=initializer(settings, self.query_scale),
             bias=self.bias,
         )
-        dense = dict(dtype=settings.dtype, use_bias=self.bias, dot_general=rows_product.dot_general)
+        dense: dict[str, Any] = dict(
+            dtype=settings.dtype, use_bias=self.bias, dot_general=rows_product.dot_general
+        )
         self.left = nn.Dense(self.num_slots, kernel_init=axes(init, ('embed', None)), **dense)
         self.right = nn.Dense(settings.d_model, kernel_init=axes(init, (None, 'embed')), **dense)
         self.left_norm, self.right_norm = Norm('layernorm'), Norm('layernorm')
@@ -187,7 +188,7 @@ class MemSizer(RecurrentMemory):
 
 def _counted(count: jax.Array, more: jax.Array) -> jax.Array:
     """`count` [2] and `more` tokens."""
-    return jax.lax.stop_gradient(jnp.stack(two_sum(*count, more)))
+    return jax.lax.stop_gradient(jnp.stack(two_sum(count[0], count[1], more)))
 
 
 def _scale(tokens: jax.Array) -> jax.Array:
@@ -242,13 +243,14 @@ class CrossMemSizer(nn.Module):
     query_scale: float
     write_scale: float
 
-    def setup(self):
+    def setup(self) -> None:
         scales = (self.query_scale, self.write_scale)
         self.maps = SlotProjections(self.settings, self.num_slots, self.bias, *scales)
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> jax.Array:
         """Slots of `vectors` [batch, n, d_model] where `valid`: [batch, num_slots, d_model]."""
-        return fill(*self.maps.written(vectors), valid)
+        left, right = self.maps.written(vectors)
+        return fill(left, right, valid)
 
     def __call__(self, x: jax.Array, source: jax.Array, *, train: bool) -> jax.Array:
         """Reads from `x` [batch, length, d_model]; the same shape, without the residual."""
@@ -281,18 +283,16 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = memory(
     'memsizer',
     MemSizer,
-    unshifted=dict(shift='none'),
-    view=View(read=read_slots, series=series),
     check=check,
-    lengths={'num_slots': '+ slots '},
-    recipes={'memsizer': recipe},
     cross=cross,
+    recipe=Recipes({'memsizer': recipe}, unshifted=dict(shift='none')),
     graft=Graft(
         lambda scale, position: dict(shift='none'),
         exact=False,
         how='embeddings and feed-forward layers are kept; attention is replaced',
         positions="those in the host's embeddings; rotary ones are lost",
     ),
+    view=View(read=read_slots, series=series, lengths={'num_slots': '+ slots '}),
     toy=dict(num_slots=4, carry=True, query_scale=0.0, write_scale=0.0),
     variants=dict(
         paper=dict(bias=False, chunk=8, gradients=False, query_scale=32.0, write_scale=1.0),

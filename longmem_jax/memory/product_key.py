@@ -12,11 +12,22 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
-from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.contract import (
+    Entry,
+    Graft,
+    LayerType,
+    ModelSettings,
+    NoState,
+    Recipe,
+    Recipes,
+    Scale,
+)
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.kernels.weighted_rows import weighted_rows
+from longmem_jax.layers import initializers
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -52,7 +63,8 @@ def _pairs(k: int) -> tuple[np.ndarray, np.ndarray]:
     No sum of ranks up to i and up to j is smaller, and there are (i + 1)(j + 1) of these.
     """
     ranks = np.arange(k)
-    return np.nonzero(np.outer(ranks + 1, ranks + 1) <= k)
+    first, second = np.nonzero(np.outer(ranks + 1, ranks + 1) <= k)
+    return first, second
 
 
 def find(
@@ -76,13 +88,13 @@ def find(
         return jnp.take_along_axis(scores, slots, axis=-1), slots.astype(jnp.int32)
     halves = jnp.split(queries, 2, axis=-1)
     halves = [unit(half, EPSILON) if normalized else half for half in halves]
-    scores = [
+    by_half = [
         jnp.einsum('thd,hnd->thn', half, keys[:, i], precision=HIGHEST)
         for i, half in enumerate(halves)
     ]
     # The search has no gradients; the scores picked afterwards do.
     (best_1, index_1), (best_2, index_2) = (
-        top_k(jax.lax.stop_gradient(half), k) for half in scores
+        top_k(jax.lax.stop_gradient(scores), k) for scores in by_half
     )
     rank_1, rank_2 = _pairs(k)
     _, pairs = top_k(best_1[..., rank_1] + best_2[..., rank_2], k)
@@ -90,8 +102,8 @@ def find(
         jnp.take_along_axis(index[..., rank], pairs, axis=-1).astype(jnp.int32)
         for index, rank in ((index_1, rank_1), (index_2, rank_2))
     )
-    best = jnp.take_along_axis(scores[0], first, axis=-1)
-    best = best + jnp.take_along_axis(scores[1], second, axis=-1)
+    best = jnp.take_along_axis(by_half[0], first, axis=-1)
+    best = best + jnp.take_along_axis(by_half[1], second, axis=-1)
     return best, first * keys.shape[2] + second
 
 
@@ -197,9 +209,9 @@ class QueryNetwork(nn.Module):
         self, x: jax.Array, counted: jax.Array, *, train: bool
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Maps `x` [tokens, d_model] to [tokens, width]; also returns the statistics of `BatchNorm`."""
-        statistics = {}
+        statistics: dict[str, jax.Array] = {}
         sizes = (*self.hidden, self.width)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         init = axes(nn.initializers.lecun_uniform(), ('embed', None))
         for i, size in enumerate(sizes):
             x = nn.Dense(size, dtype=x.dtype, precision=HIGHEST, kernel_init=init if not i else axes(
@@ -236,15 +248,15 @@ class ProductKeyMemory(nn.Module):
     num_heads: int = 4
     top_k: int = 32
     query_dim: int = 512
-    query_hidden: tuple = ()
+    query_hidden: tuple[int, ...] = ()
     query_norm: str = 'batch'
     normalize_query: bool = False
     temperature: float = 1.0
     keys: str = 'product'
     chunk: int = 0
 
-    def setup(self):
-        settings, axes = self.settings, nn.with_logical_partitioning
+    def setup(self) -> None:
+        settings, axes = self.settings, initializers.with_axes
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.network = QueryNetwork(
             tuple(self.query_hidden), self.num_heads * self.query_dim, self.query_norm
@@ -254,7 +266,9 @@ class ProductKeyMemory(nn.Module):
         shape = (self.num_heads, *((2,) if product else ()), self.num_keys, width)
         bound = width**-0.5
 
-        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        def uniform(
+            key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+        ) -> jax.Array:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
         self.key_table = self.param('key_table', uniform, shape)
@@ -333,7 +347,8 @@ def recipe(scale: Scale) -> Recipe:
 
 def short_recipe(scale: Scale) -> Recipe:
     """The paper's model: no memory but the slots, attention within the segment, learned positions."""
-    long, position, notes = recipe(scale), 'learned', ()
+    long, position = recipe(scale), 'learned'
+    notes: tuple[str, ...] = ()
     if scale.segment != scale.evaluated:
         position = 'sinusoidal'
         notes = ("position = 'sinusoidal': learned positions need equal segment lengths",)
@@ -368,18 +383,15 @@ def series(seen: Seen) -> Series:
 ENTRY = Entry(
     name='product_key',
     place='feed_forward',
-    layer=ProductKeyMemory,
-    view=View(read=read_slots, series=series),
-    check=check,
-    lengths={'num_keys': '+ keys '},
-    nearest='num_keys',
-    recipes={'product_key': recipe, 'product_key_short': short_recipe},
+    layer=LayerType(ProductKeyMemory, check=check, nearest='num_keys'),
+    recipe=Recipes({'product_key': recipe, 'product_key_short': short_recipe}),
     graft=Graft(
         lambda scale, position: {},
         exact=False,
         how='attention is kept; a dense layer is replaced',
         positions='none: it stores nothing of a text',
     ),
+    view=View(read=read_slots, series=series, lengths={'num_keys': '+ keys '}),
     toy=dict(num_keys=6, num_heads=2, top_k=3, query_dim=8),
     variants=dict(
         flat=dict(keys='flat', num_keys=10, query_hidden=(12,), query_norm='layer', chunk=4),

@@ -18,8 +18,11 @@ class SlidingAttention(full.FullAttention):
 ENTRY = dataclasses.replace(
     full.ENTRY,
     name='sliding',
-    layer=SlidingAttention,
+    layer=dataclasses.replace(
+        full.ENTRY.layer,
+        module=SlidingAttention,
+        context=lambda fields: 0,  # it was trained on texts that are longer than its window
+    ),
     variants={},
-    context=lambda fields: 0,  # it was trained on texts that are longer than its window
     same_as=full.ENTRY.name,
 )

@@ -19,8 +19,10 @@ from longmem_jax.attention.window import push
 from longmem_jax.contract import (
     Entry,
     Graft,
+    LayerType,
     ModelSettings,
     Recipe,
+    Recipes,
     Scale,
     position_of_window,
     rates_of_window,
@@ -30,8 +32,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
 
-@flax.struct.dataclass
-class TransformerXLState:
+class TransformerXLState(flax.struct.PyTreeNode):
     """The window of hidden vectors of one layer.
 
     Attributes:
@@ -43,8 +44,7 @@ class TransformerXLState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class TransformerXLCache:
+class TransformerXLCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -101,7 +101,7 @@ class TransformerXL(nn.Module):
     share_biases: bool = True
     block_size: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
@@ -158,27 +158,27 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'transformer_xl': dict(memory_length=scale.reach)})
 
 
-VIEW = View(
-    held=lambda layer, state: {'window': held_window(state.count, layer.memory_length)},
-    read=lambda seen: read_window(seen.look()),
-)
-
 ENTRY = Entry(
     name='transformer_xl',
-    view=VIEW,
-    layer=TransformerXL,
-    fused=fused_rules.position_fault,
-    check=check,
-    shared=shared_biases,
-    lengths={'memory_length': ''},
-    reach=lambda fields, segment: fields['memory_length'],
-    recipes={'transformer_xl': recipe},
+    layer=LayerType(
+        TransformerXL,
+        check=check,
+        shared=shared_biases,
+        reach=lambda fields, segment: fields['memory_length'],
+        fused=fused_rules.position_fault,
+    ),
+    recipe=Recipes({'transformer_xl': recipe}),
     graft=Graft(
         fields=lambda scale, position: dict(position=position_of_window(position)),
         exact=True,
         how='a window of hidden vectors, masked while it is empty',
         positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
         groups=rates_of_window,
+    ),
+    view=View(
+        held=lambda layer, state: {'window': held_window(state.count, layer.memory_length)},
+        read=lambda seen: read_window(seen.look()),
+        lengths={'memory_length': ''},
     ),
     toy=dict(memory_length=6),
 )

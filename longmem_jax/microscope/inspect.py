@@ -54,13 +54,11 @@ def inspect(
     """Reads a text with the newest parameters of a run and writes the page.
 
     Args:
-      experiment: a trained experiment, or a host.
       prompt: the text, or '@FILE'.
       output: the page to write.
       reads: the last tokens for which what they read is kept; more make the page larger.
       load_state: file of a memory whose text the prompt continues.
       command: how it was called, for the page.
-      out: where the numbers are printed; default stdout.
 
     Returns:
       What is on the page.

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import treescope
 
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import visible
 from longmem_jax.generation.text import NONE, TextStream
 from longmem_jax.microscope.reading import LayerReading, Reading
@@ -43,7 +44,7 @@ def _shares(array: np.ndarray) -> dict[str, Any]:
     return packed(np.round(np.clip(array, 0, 1) * 65535), 'u2')
 
 
-def token_texts(tokens: np.ndarray, tokenizer: Any) -> list[str]:
+def token_texts(tokens: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """What every token completes, so that all of them are the whole text; '' = a part of a character.
 
     Characters that would change how others are shown are written out.
@@ -74,12 +75,14 @@ def _layer(name: str, layer: LayerReading, snapshots: np.ndarray) -> dict[str, A
         'by_segment': {key: packed(rows, 'f4') for key, rows in layer.by_segment.items()},
     }
     if layer.places is not None:
+        assert layer.weights is not None and layer.shares is not None and layer.spans is not None
         found['places'] = packed(layer.places, 'i4')
         found['weights'] = _shares(layer.weights)
         found['shares'] = _shares(layer.shares)
         if layer.spans.max(initial=1) > 1:
             found['spans'] = packed(layer.spans, 'u2')
     if layer.slots is not None:
+        assert layer.slot_weights is not None
         found['slots'] = packed(layer.slots, 'i4')
         found['slot_weights'] = _shares(layer.slot_weights)
     return found
@@ -125,16 +128,11 @@ def _state(state: Any) -> dict[str, Any]:
 
 
 def page_data(
-    reading: Reading, tokenizer: Any, config: Any, facts: dict[str, str], notes: list[str]
+    reading: Reading, tokenizer: Tokenizer, config: Any, facts: dict[str, str], notes: list[str]
 ) -> dict[str, Any]:
     """What the script shows, ready for JSON.
 
-    Args:
-      reading: of the text.
-      tokenizer: of the text.
-      config: `config.model`.
-      facts: of the heading.
-      notes: what the reader must know, such as limits.
+    `notes` are what the reader must know, such as limits.
     """
     segments = max(
         (len(rows) for one in reading.layers.values() for rows in one.held.values()), default=1
@@ -178,13 +176,7 @@ def _file(name: str) -> str:
 
 
 def page(title: str, total: str, data: dict[str, Any]) -> str:
-    """The page.
-
-    Args:
-      title: plain text.
-      total: plain text, what the memory gained in all.
-      data: from `page_data`.
-    """
+    """The page; `total` says what the memory gained in all, `data` is from `page_data`."""
     facts = ''.join(
         f'<dt>{html.escape(name)}</dt><dd>{html.escape(visible(fact))}</dd>'
         for name, fact in data['facts']

@@ -86,7 +86,7 @@ class Reading:
 
 def views_of(model: Any) -> dict[type, View]:
     """The views of a model's layers, by class."""
-    return {LAYERS[name].layer: LAYERS[name].view for name in used(model.config)}
+    return {LAYERS[name].layer.module: LAYERS[name].view for name in used(model.config)}
 
 
 def read_text(
@@ -103,7 +103,6 @@ def read_text(
     """Reads a text.
 
     Args:
-      model, params: a model that continues texts.
       state: memories at the last segment border, every leaf [1, ...].
       fresh: memories at the start of a document.
       before: int32 [m], tokens read since that border: the begin token at the start of a document.
@@ -258,7 +257,8 @@ def _flat(reads: list[Read]) -> tuple[jax.Array, jax.Array, jax.Array]:
         places.append(jnp.broadcast_to(read.places, read.weights.shape)[0])
         places[-1] = jnp.broadcast_to(places[-1], shape)
         spans.append(jnp.full(shape, read.tokens, jnp.int32))
-    return tuple(jnp.concatenate(arrays, axis=-1) for arrays in (weights, places, spans))
+    whole, where, joined = (jnp.concatenate(arrays, axis=-1) for arrays in (weights, places, spans))
+    return whole, where, joined
 
 
 def _largest_of_tokens(reads: list[Read]) -> dict[str, jax.Array]:

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.token_shift import TokenShift
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, merge_aux, select_lanes
 
 
-@flax.struct.dataclass
-class BlockState:
+class BlockState(flax.struct.PyTreeNode):
     """Memories of one block.
 
     Attributes:
@@ -67,7 +67,7 @@ class Block(nn.Module):
     cross: Any = None
     between: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention_norm, self.feed_forward_norm = self._norm(), self._norm()
         self.attention = self._layer('attention', self.attention_norm)
         self.feed_forward = self._layer('feed_forward', self.feed_forward_norm)
@@ -76,7 +76,7 @@ class Block(nn.Module):
         self.beside = None
         if 'beside' in self.parts:
             self.beside = self._layer('beside', self.attention_norm)
-            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
+            zeros = initializers.with_axes(nn.initializers.zeros, ('embed',))
             self.beside_gate = self.param('beside_gate', zeros, (self.settings.d_model,))
         if self.cross is not None:
             self.cross_norm = self._norm()
@@ -95,7 +95,7 @@ class Block(nn.Module):
 
     def _layer(self, part: str, norm: Norm) -> nn.Module:
         name, fields, shared = self.parts[part]
-        return LAYERS[name].layer(
+        return LAYERS[name].layer.module(
             settings=self.settings, normalize=self._normalize(norm), shared=shared, **fields
         )
 
@@ -116,7 +116,7 @@ class Block(nn.Module):
         """What stands between attention and feed-forward layer."""
         if source is not None:
             x = self._add(x, self.across(x, source, train=train), self.cross_norm, train)
-        if self.between:
+        if self.between and between is not None:
             y = between(self._normalize(self.between_norm)(x))
             x = self._add(x, y, self.between_norm, train)
         return x
@@ -134,10 +134,6 @@ class Block(nn.Module):
         """Reads a segment, as `MemoryLayer`.
 
         Args:
-          x: [batch, length, d_model], the residual stream.
-          state: memories before the segment.
-          segment: the packed segment.
-          train: dropout and LayerDrop on or off.
           source: what cross-attention reads, in a decoder; see `source`.
           between: `Around.between` of the memory around, as a function of x.
         """

@@ -77,8 +77,7 @@ def _by_path(recorded: Any) -> dict[str, Look]:
     return found
 
 
-@flax.struct.dataclass
-class Glimpse:
+class Glimpse(flax.struct.PyTreeNode):
     """What the view of one layer says of a segment.
 
     Attributes:
@@ -104,7 +103,6 @@ def glimpses(
     """Reads a segment of one document and asks the views of its layers.
 
     Args:
-      model, params: a model that continues texts.
       segment: packed, without starts.
       targets: int32 [batch, length].
       state: memories before the segment.
@@ -188,10 +186,8 @@ def _of_tokens(glimpse: Glimpse, settings: ModelSettings, segment: Segment) -> G
 
     by_token = {name: rows(line, 1) for name, line in glimpse.series.by_token.items()}
     return Glimpse(
-        *(
-            {name: held(each) for name, each in some.items()}
-            for some in (glimpse.held, glimpse.after)
-        ),
+        {name: held(each) for name, each in glimpse.held.items()},
+        {name: held(each) for name, each in glimpse.after.items()},
         {name: read(each) for name, each in glimpse.read.items()},
         glimpse.series.replace(by_token=by_token),
     )

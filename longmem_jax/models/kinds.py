@@ -32,7 +32,7 @@ class Kind:
     """
 
     model: Callable[..., nn.Module]
-    fields: dict[str, type] = dataclasses.field(default_factory=dict)
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     faults: Callable[[Any, int], list[str]] = lambda model, segment_length: []
     losses: tuple[str, ...] = ()
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -67,8 +67,8 @@ KINDS = Registry(
 )
 
 
-def make_model(config: Any, segment_length: int) -> nn.Module:
-    """The model of `config.model` for segments of `segment_length` tokens."""
+def make_model(config: Any, segment_length: int) -> Any:
+    """The model of `config.model` for segments of `segment_length` tokens: a module as its kind says."""
     frozen = ml_collections.FrozenConfigDict(config)
     model = KINDS[config.kind].model(config=frozen, segment_length=segment_length)
     # A section that is missing: a config of before it existed, such as a run's.

@@ -12,7 +12,7 @@ is longer than the table, so it reads one in windows: a segment that the table h
 begins at position 0 with an empty cache. With another memory, tokens beyond the table have its last one.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import flax.struct
@@ -26,8 +26,7 @@ from longmem_jax.models.stack import has_table, is_plain, make_stack, takes_star
 from longmem_jax.segment import Aux, Segment, pack
 
 
-@flax.struct.dataclass
-class Counted:
+class Counted(flax.struct.PyTreeNode):
     """State, or caches, of a model whose absolute positions continue through a document.
 
     Attributes:
@@ -50,7 +49,11 @@ class LanguageModel(nn.Module):
     config: Any
     segment_length: int
 
-    def setup(self):
+    if TYPE_CHECKING:  # Flax's result has a second type, that of calls with `mutable`.
+
+        def apply(self, *given: Any, **named: Any) -> Any: ...
+
+    def setup(self) -> None:
         self.stack = make_stack(self.config, self.segment_length)
 
     def initial_state(self, batch_size: int) -> tuple[BlockState, ...] | Counted:
@@ -75,7 +78,7 @@ class LanguageModel(nn.Module):
         self, state: tuple[BlockState, ...] | Counted
     ) -> tuple[BlockState, ...] | Counted:
         """What a segment begins with, from the memories that the one before it has left."""
-        if not self._in_windows:
+        if not self._in_windows or not isinstance(state, Counted):
             return state
         fresh = self.initial_state(state.position.shape[0])
         return reset_lanes(self._ends(state.position), fresh, state)
@@ -84,13 +87,15 @@ class LanguageModel(nn.Module):
         self, blocks: tuple[BlockState, ...], position: jax.Array | None
     ) -> tuple[BlockState, ...] | Counted:
         """A state, or caches, with the count of tokens if the model has one."""
-        return Counted(blocks, position) if self._counts else blocks
+        return Counted(blocks, position) if self._counts and position is not None else blocks
 
     def _split(
         self, state: tuple[BlockState, ...] | Counted
     ) -> tuple[tuple[BlockState, ...], jax.Array | None]:
         """The blocks' states, or caches, and the count of tokens (None if there is none)."""
-        return (state.blocks, state.position) if self._counts else (state, None)
+        if isinstance(state, Counted):
+            return state.blocks, state.position
+        return state, None
 
     def _after(self, position: jax.Array | None, count: jax.Array) -> jax.Array | None:
         """`Counted.position` after `count` (int32 [batch]) tokens; what is beyond the table is alike."""
@@ -169,7 +174,6 @@ class LanguageModel(nn.Module):
 
         Args:
           tokens: int32 [batch, n]; the segment has room for n.
-          cache: caches of the open segment.
           index: position of the first of these tokens in the segment, int32 [batch] or an int; see
             `MemoryLayer.extend`.
           count: int32 [batch], only the first `count` are tokens, the others padding; None = all are.

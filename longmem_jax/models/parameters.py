@@ -11,15 +11,10 @@ from longmem_jax.segment import Segment
 
 
 def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
-    """Parameters with their logical axes, as linen boxes them; see `unbox`.
+    """Parameters, float32, with their logical axes, as linen boxes them; see `unbox`.
 
-    Args:
-      model: any of `models.kinds`; one that reads other things than segments of tokens has a method
-        `initial` that reads an example of them.
-      key: random key.
-
-    Returns:
-      A tree of boxed float32 arrays.
+    A model that reads other things than segments of tokens has a method `initial` that reads an
+    example of them.
     """
     if hasattr(model, 'initial'):  # it reads other things than segments of tokens
         return _float32(model.init(key, method='initial')['params'])
@@ -29,7 +24,7 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
         jnp.ones((1,), bool),
     )
 
-    def read(module, segment):
+    def read(module: Any, segment: Segment) -> Any:
         state = module.initial_state(1)
         return module.nll(segment, segment.tokens, state, train=False)
 

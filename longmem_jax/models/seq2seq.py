@@ -4,11 +4,12 @@ A pair is one segment: its first `max_source` positions hold the source, padded 
 them the target, read from its begin token on and scored up to its end token. The encoder may have memory
 tokens (`models/encoders/memory_tokens.py`); the decoder is `config.attention` and
 `config.feed_forward`, so any memory of the library can be its self-attention. Cross-attention is
-softmax attention, or that of the same memory, if it has one (`Entry.cross`); the encoder is always a
+softmax attention, or that of the same memory, if it has one (`LayerType.cross`); the encoder is always a
 softmax Transformer.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -26,7 +27,7 @@ from longmem_jax.segment import NOTHING, Aux, Segment
 
 def crosses() -> tuple[str, ...]:
     """Names of `config.model.seq2seq.cross`: softmax, and the layers that have cross-attention."""
-    return ('softmax', *sorted(name for name, entry in LAYERS.items() if entry.cross))
+    return ('softmax', *sorted(name for name, entry in LAYERS.items() if entry.layer.cross))
 
 
 FIELDS = {
@@ -87,11 +88,13 @@ class Seq2Seq(nn.Module):
     config: Any
     segment_length: int
 
-    def setup(self):
+    def setup(self) -> None:
         config, fields = self.config, self.config.seq2seq
-        cross = functools.partial(CrossAttention, bias=True)
+        cross: Callable[..., Any] = functools.partial(CrossAttention, bias=True)
         if fields.cross != 'softmax':
-            cross = LAYERS[fields.cross].cross(dict(config[fields.cross]), fields.cross_slots)
+            make = LAYERS[fields.cross].layer.cross
+            assert make is not None  # see `faults`
+            cross = make(dict(config[fields.cross]), fields.cross_slots)
         self.stack = make_stack(config, self.segment_length, cross=cross)
         self.encoder = MemoryEncoder(
             settings=make_settings(config, self.segment_length),
@@ -111,9 +114,7 @@ class Seq2Seq(nn.Module):
     def encode(self, source: jax.Array, *, train: bool) -> tuple[Any, ...]:
         """What every block's cross-attention reads, one entry per block.
 
-        Args:
-          source: int32 [batch, max_source], `NOTHING` where there is no token.
-          train: dropout on or off.
+        `source` is int32 [batch, max_source], `NOTHING` where there is no token.
         """
         x = self.stack.embed(jnp.maximum(source, 0), train=train)
         encoded, seen = self.encoder(x, source != NOTHING, train=train)
@@ -135,13 +136,7 @@ class Seq2Seq(nn.Module):
     def __call__(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
         """Logits of the next target token, [batch, length, vocab_size]; zeros in the source.
 
-        Args:
-          segment: pairs; tokens int32 [batch, length].
-          state: `()`, returned unchanged.
-          train: dropout on or off.
-
-        Returns:
-          logits, state, `Aux`.
+        `segment` has pairs, tokens int32 [batch, length]. Returns them, the state `()`, and `Aux`.
         """
         hidden, aux = self._decode(segment, train)
         logits = self.stack.embedding.logits(hidden)

@@ -95,7 +95,9 @@ class Stack:
         Returns:
           [batch, length, d_model], the memories after the segment, and `Aux`.
         """
-        new, auxes, carried = [], [], {}
+        new: list[BlockState] = []
+        auxes: list[Aux] = []
+        carried: dict[str, Any] = {}
         for run, before, source in self._parts(states, sources):
             x, after, found, carried = run.read(x, before, segment, source, carried, train=train)
             new += after
@@ -122,12 +124,8 @@ class Stack:
         return self.embedding.logits(hidden)
 
     def nll(self, hidden: jax.Array, targets: jax.Array, valid: jax.Array) -> Scores:
-        """Scores of the targets at valid positions, zeros elsewhere.
-
-        Args:
-          hidden: [batch, n, d_model], after the final norm.
-          targets: int32 [batch, n].
-          valid: bool [batch, n].
+        """Scores of the targets, int32 [batch, n], at valid positions, bool [batch, n], zeros
+        elsewhere. `hidden` is [batch, n, d_model], after the final norm.
         """
         return self.embedding.nll(hidden, targets).where(valid)
 
@@ -162,7 +160,8 @@ class Stack:
         """
         if count is None:
             count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
-        new, carried = [], {}
+        new: list[Any] = []
+        carried: dict[str, Any] = {}
         for run, before, source in self._parts(caches, sources):
             first = index + run.settings.leading
             x, after, carried = run.extend(x, before, first, count, source, carried)
@@ -204,9 +203,9 @@ def token_std(config: Any) -> float:
 
 def is_plain(config: Any) -> bool:
     """Whether the only memory of a `config.model` is the key-value cache of a pretrained decoder."""
-    layers = [LAYERS.get(name) for name in used(config) if name not in config.feed_forward]
+    entries = [LAYERS.get(name) for name in used(config) if name not in config.feed_forward]
     return config.kind == 'language_model' and all(
-        layer is not None and layer.context is not None for layer in layers
+        entry is not None and entry.layer.context is not None for entry in entries
     )
 
 
@@ -220,7 +219,7 @@ def takes_starts(config: Any) -> bool:
 
     All its layers do, and there are no absolute positions, which begin with a segment.
     """
-    layers = {LAYERS[name].layer for name in used(config)}
+    layers = {LAYERS[name].layer.module for name in used(config)}
     return config.position == 'none' and all(
         getattr(layer, 'takes_starts', False) for layer in layers
     )
@@ -230,53 +229,31 @@ def context_of(config: Any) -> int:
     """Tokens of the longest text that a plain decoder was made for; 0 = there is no longest."""
     if not is_plain(config):
         return 0
-    longest = max(LAYERS[name].context(config[name]) for name in config.attention)
+    contexts = ((LAYERS[name].layer.context, config[name]) for name in config.attention)
+    longest = max(context(fields) if context else 0 for context, fields in contexts)
     positions = config.num_positions if has_table(config) else 0
     return min(longest, positions) if longest and positions else longest or positions
 
 
 def make_settings(config: Any, segment_length: int) -> ModelSettings:
     """Model settings shared by all layers."""
-    return ModelSettings(
-        d_model=config.d_model,
-        num_heads=config.num_heads,
-        head_dim=config.head_dim,
-        d_feed_forward=config.d_feed_forward,
-        num_layers=config.num_layers,
+    own = {field.name for field in dataclasses.fields(ModelSettings)} & {*config}
+    found = dict(
         segment_length=segment_length,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
         init_std=init_std(config),
         dtype=jnp.dtype(config.dtype),
-        num_kv_heads=config.num_kv_heads,
-        attention_bias=config.attention_bias,
-        scale_scores=config.scale_scores,
-        norm_epsilon=config.norm_epsilon,
-        rotary_base=config.rotary_base,
-        rotary_share=config.rotary_share,
-        rotary_scaling=config.rotary_scaling,
-        rotary_factor=config.rotary_factor,
-        rotary_original=config.rotary_original,
         rotary_bands=tuple(config.rotary_bands),
-        rotary_gain=config.rotary_gain,
-        head_norm=config.head_norm,
-        init=config.init,
-        scale_residual_init=config.scale_residual_init,
-        kernels=config.kernels,
-        cache_tokens=config.cache_tokens,
         cache_dtype=jnp.dtype(config.cache_dtype) if config.cache_dtype else None,
-        norm=config.norm,
-        pre_norm=config.pre_norm,
         residual_dropout=rate(config, 'residual_dropout'),
         token_std=token_std(config),
     )
+    return ModelSettings(**{name: config[name] for name in own} | found)
 
 
 def make_stack(config: Any, num_tokens: int, *, cross: Any = None) -> Stack:
     """Makes the stack of a model, within its `setup`.
 
     Args:
-      config: `config.model`.
       num_tokens: most tokens of a segment; also the number of absolute positions, unless
         `config.num_positions` sets it.
       cross: class of cross-attention for a decoder's blocks, with its own fields filled in.
@@ -331,7 +308,7 @@ def around_of(config: Any) -> list[tuple[str, range]]:
 
 def extra_of(config: Any, name: str) -> tuple[int, int]:
     """The numbers of leading and of trailing extra tokens of what stands around blocks."""
-    return LAYERS[name].extra(config[name]) if name else (0, 0)
+    return LAYERS[name].layer.extra(config[name]) if name else (0, 0)
 
 
 def longest_of(config: Any, length: int) -> int:
@@ -347,7 +324,8 @@ def _runs(
     longest = longest_of(config, settings.segment_length)
     shared = {}
     for name in sorted(fields):
-        make_shared = LAYERS[name].shared and LAYERS[name].shared(fields[name])
+        shared_of = LAYERS[name].layer.shared
+        make_shared = shared_of and shared_of(fields[name])
         widest = dataclasses.replace(settings, segment_length=longest)
         shared[name] = make_shared(widest, name=f'shared_{name}') if make_shared else None
     runs = []
@@ -359,7 +337,7 @@ def _runs(
             leading=leading,
             trailing=trailing,
         )
-        around = name and LAYERS[name].layer(
+        around = name and LAYERS[name].layer.module(
             settings=settings,
             normalize=final_norm,
             shared=shared[name],
@@ -372,7 +350,15 @@ def _runs(
     return tuple(runs)
 
 
-def _block(config, number, settings, fields, shared, cross, around):
+def _block(
+    config: Any,
+    number: int,
+    settings: ModelSettings,
+    fields: dict[str, Any],
+    shared: dict[str, Any],
+    cross: Any,
+    around: str,
+) -> Block:
     """One block."""
     parts = {
         place: (stack[number], fields[stack[number]], shared[stack[number]])
@@ -386,6 +372,6 @@ def _block(config, number, settings, fields, shared, cross, around):
         token_shift=config.token_shift,
         parts=parts,
         cross=cross,
-        between=bool(around) and LAYERS[around].between,
+        between=bool(around) and LAYERS[around].layer.between,
         name=f'block_{number}',
     )

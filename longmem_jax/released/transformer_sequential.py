@@ -104,7 +104,6 @@ def model_config(settings: dict[str, Any], system: str) -> Any:
     """`config.model` of a released model.
 
     Args:
-      settings: arguments of the authors' program by name (`hid_sz`, `nheads`, ...).
       system: 'expire_span', 'adaptive_span' (also their fixed span) or 'compressive_mean'.
 
     Raises:

@@ -25,9 +25,7 @@ class Events:
     def __init__(self, folder: Path, purge: int | None = None):
         """Opens the file.
 
-        Args:
-          folder: made if it is not there.
-          purge: step from which TensorBoard forgets what older files hold; None = nothing.
+        From step `purge` on TensorBoard forgets what older files hold; None = nothing.
 
         Raises:
           OSError: the file cannot be written.

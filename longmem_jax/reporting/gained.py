@@ -3,11 +3,12 @@
 import html
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from longmem_jax import files
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import visible
 
 
@@ -46,7 +47,7 @@ class Gained(NamedTuple):
     reads: list[Read]
 
 
-def shown_text(tokenizer: Any, tokens: Iterable[int]) -> str:
+def shown_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> str:
     """Tokens as one line of text that a terminal shows.
 
     Left out are begin tokens and ids that the tokenizer does not know.
@@ -59,16 +60,9 @@ def shown_text(tokenizer: Any, tokens: Iterable[int]) -> str:
 
 
 def write(tokens: Iterable[Gained], folder: Path, name: str, title: str) -> tuple[Path, Path]:
-    """Writes `NAME.txt` and `NAME.html`.
+    """Writes `NAME.txt` and `NAME.html` to a folder; `tokens` in the order of the report.
 
-    Args:
-      tokens: in the order of the report.
-      folder: that exists.
-      name: of the files.
-      title: of the page.
-
-    Returns:
-      The paths of the two files.
+    Returns both paths.
     """
     lines, sections = [], []
     for token in tokens:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
 import jax
 from rich import box
@@ -64,7 +64,7 @@ class Progress:
 
     def _left(self, step: int) -> str:
         """The estimated remaining time, h:mm:ss."""
-        started, first = self._started
+        started, first = self._started or (0.0, step)
         if step <= first:
             return '?'
         return duration((time.monotonic() - started) / (step - first) * (self.total - step))
@@ -79,7 +79,7 @@ class Progress:
 
     def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Shows `what ...` and how long it takes, while a call lasts; not while there is a bar."""
-        console = self._console
+        console: Any = self._console
         return waiting.busy(what, out=console.file, terminal=console.is_terminal)
 
     def table(self, title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

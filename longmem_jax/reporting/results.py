@@ -20,12 +20,8 @@ def write_results(
 ) -> None:
     """Writes sizes and results, with their protocols, as JSON.
 
-    Args:
-      path: file to write.
-      step: training steps taken.
-      params: parameters.
-      one_lane: memory of one lane, abstract or not.
-      results: by name; a `Result`, or any JSON value.
+    `one_lane` is the memory of one lane, abstract or not; `results` are by name, a `Result` or any
+    JSON value.
     """
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_lane)]
     content = {

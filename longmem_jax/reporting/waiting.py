@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 class Waiting:
     """How much of something is done, with the time that is left; silent on processes other than 0.
 
-    What is over within `FIRST` seconds shows nothing where there is no terminal.
+    Work shorter than `FIRST` seconds shows no line where there is no terminal.
     """
 
     def __init__(
@@ -45,10 +45,7 @@ class Waiting:
         Args:
           what: what is done: 'Reading the prompt'.
           total: of units; 0 = not known.
-          unit: 'tokens'.
-          out: default stdout.
           terminal: whether `out` is one; None = ask it.
-          clock: seconds.
         """
         self._what, self._total, self._unit, self._clock = visible(what), total, unit, clock
         self._console = Console(
@@ -86,7 +83,7 @@ class Waiting:
 
     def _left(self, done: int) -> str:
         """The rate, or the time that is left where the total is known; '' before both are."""
-        began, before = self._first
+        began, before = self._first or (self._clock(), done)
         seconds = self._clock() - began
         if done <= before or seconds <= 0:
             return ''
@@ -113,8 +110,6 @@ def busy(
     """Shows `what ...` and the time it takes, while one call lasts that prints nothing: compiling.
 
     Args:
-      what: 'Compiling the training step'.
-      out: default stdout.
       terminal: whether `out` is one; None = ask it.
       wait: waits this number of seconds for an event, True if it came; for tests.
     """

@@ -94,7 +94,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     row.pop(AFTER, None)
     texts = {name for name, value in row.items() if isinstance(value, str)}
-    # A text that is no number is what was a checksum.
+    # Non-numeric text was a checksum.
     plain = all(row[name] in ('nan', 'inf', '-inf') for name in texts - {'group'})
     return row if 'group' in texts and plain else None
 
@@ -128,12 +128,8 @@ def _some(numbers: list[int]) -> str:
 
 
 def _ends_early(steps: list[int], step: int, every: int) -> list[int]:
-    """The last of the steps that have lines, [step], if more are missing after it than between any two.
-
-    Args:
-      steps: of the lines, up to `step`.
-      step: where the run is.
-      every: steps from one line to the next in this run; 0 = not known.
+    """The last of the steps that have lines, [step], if more are missing after it than between any
+    two. `every`: steps from one line to the next in this run; 0 = not known.
     """
     known = sorted({0, *steps})
     gaps = [after - before for before, after in zip(known, known[1:], strict=False)]
@@ -154,7 +150,8 @@ class Writer:
         self._path = workdir / METRICS
         self._folder = workdir / EVENTS
         self._writer: Events | None = None
-        self._file, self._purge = None, None
+        self._file: Any = None
+        self._purge: int | None = None
         self._before = FIRST  # checksum of the last line
         self._known: set[tuple[int, str]] = set()
         self._last: dict[str, dict[str, Any]] = {}
@@ -281,7 +278,8 @@ class Writer:
         """Writes a figure as an image."""
         if self._active:
             figure.canvas.draw()
-            pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]
+            canvas: Any = figure.canvas  # of Agg, see `reporting.figures`
+            pixels = np.asarray(canvas.buffer_rgba())[..., :3]
             self._events.image(name, pixels, step)
 
     def close(self) -> None:
@@ -294,14 +292,8 @@ class Writer:
 
 
 def learning_curve(metrics: Path, png: Path) -> 'Figure':
-    """Draws bits per byte, or the accuracy of a task, of training, validation and test.
-
-    Args:
-      metrics: a `metrics.jsonl`.
-      png: file to write.
-
-    Returns:
-      The figure.
+    """Draws bits per byte, or the accuracy of a task, of training, validation and test from a
+    `metrics.jsonl`. Returns the figure.
     """
     figure = figures.figure(7, 4.2)
     axes = figure.subplots()
@@ -309,13 +301,13 @@ def learning_curve(metrics: Path, png: Path) -> 'Figure':
     # A task has no bytes, and its bits per byte are 0.
     task = not any(line.get('bits_per_byte') for line in lines)
     quantity = 'accuracy' if task else 'bits_per_byte'
-    styles = {
+    styles: dict[str, dict[str, Any]] = {
         'train': dict(label='training', linewidth=1.0, alpha=0.8),
         'validation': dict(label='validation', marker='o', markersize=4),
         'test': dict(label='test', marker='*', markersize=11, linestyle='none'),
         'test_reset': dict(label='test, memory reset', marker='x', markersize=8, linestyle='none'),
     }
-    shown = []
+    shown: list[float] = []
     for group, style in styles.items():
         points = {
             line['step']: line[quantity]

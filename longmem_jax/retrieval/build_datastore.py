@@ -31,14 +31,10 @@ from longmem_jax.retrieval.reading import Part, Reader, in_text_order
 
 
 def _contexts(part: Part, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The last tokens read at each position.
+    """The last tokens read at each position of a part, [segments, lanes, length].
 
-    Args:
-      part: what was read, in the order of the text: [segments, lanes, length].
-      before: int32 [lanes, CONTEXT], the last tokens before it; -1 if there are none.
-
-    Returns:
-      int32 [segments, lanes, length, CONTEXT], and the last tokens of the part, as `before`.
+    Returns int32 [segments, lanes, length, CONTEXT]; and those of the part, as `before`. `before`, int32
+    [lanes, CONTEXT], are the last tokens before it; -1 if there are none.
     """
     segments, lanes, length = part.tokens.shape
     contexts = np.empty((segments, lanes, length, CONTEXT), np.int32)
@@ -142,7 +138,6 @@ def build(experiment: Experiment, split: str = 'train') -> Datastore:
     All devices of the mesh read; what waits for the disk is one part of the text, not a shard.
 
     Args:
-      experiment: a trained model; `config.retrieval` sets the folder and how to write.
       split: 'train', 'validation' or 'test' of `config.data`, which may be any corpus.
 
     Raises:
@@ -231,8 +226,7 @@ def _resume(
 ) -> np.ndarray:
     """Moves a reader to the end of the last shard.
 
-    Returns:
-      The last tokens there, int32 [lanes, CONTEXT]; `contexts`, if no shard was written.
+    Returns the last tokens there, int32 [lanes, CONTEXT].
     """
     name = manifest.get('progress')
     if not name:

@@ -20,16 +20,10 @@ class Cache:
         self._values: dict[int, np.ndarray] = {}
 
     def read(self, part: Part) -> np.ndarray:
-        """Log-probabilities of the targets by the cache alone; then writes the part to the cache.
-
-        Only earlier positions of a token's document are used; if there are none, or none with the
-        target, the result is `knn_lm.MISSING`.
-
-        Args:
-          part: the next part of the pass, with `hidden`.
-
-        Returns:
-          float64 [segments, lanes, length, flatness].
+        """Log-probabilities of the targets by the cache alone, float64 [segments, lanes, length,
+        flatness]. Then writes the part, which has `hidden`, to the cache. Only earlier positions of
+        a token's document are used; if there are none, or none with the target, the result is
+        `knn_lm.MISSING`.
         """
         shape, part = part.targets.shape, in_text_order(part)
         logs = np.full((*part.targets.shape, len(self._flatness)), MISSING)

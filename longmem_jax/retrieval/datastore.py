@@ -146,7 +146,6 @@ class Datastore:
         """Opens the files; compares checksums, unless that was done since they were last changed.
 
         Args:
-          folder: where the manifest is.
           expected: `identity` that it must have; None = any.
           verify: compare checksums in any case.
           vocab_size: all values must be below it.
@@ -164,7 +163,7 @@ class Datastore:
                 'far); run --mode=build_datastore again to resume.'
             )
         if not manifest['shards']:
-            raise UsageError(f'{folder}: this datastore has no keys; build one of another text.')
+            raise UsageError(f'{folder}: this datastore has no keys; build one from another text.')
         if fault := damaged(folder, manifest):
             raise UsageError(f'{fault}. --mode=build_datastore writes the shards again.')
         sums = {
@@ -212,8 +211,8 @@ class Datastore:
         numbers = np.asarray(numbers)
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
             raise UsageError(
-                f'{self.folder}: has {len(self):,} keys; asked for are those of numbers '
-                f'{numbers.min()} to {numbers.max()}. Delete its index.* and the spalm_neighbours of '
+                f'{self.folder}: has {len(self):,} keys; keys {numbers.min()} to '
+                f'{numbers.max()} were requested. Delete its index.* and the spalm_neighbours of '
                 'the run; both will be rebuilt.'
             )
         if name in ('values', 'documents'):

@@ -70,12 +70,9 @@ class Lookup:
     def __init__(
         self, index: Index | None, store: Any, k: int, cache: Cache | None, *, own_text: bool
     ):
-        """Looks up neighbours in a datastore, or in a cache, or in both.
+        """Looks up `k` neighbours in a datastore, or in a cache, or in both.
 
-        Args:
-          index, store, k: of the datastore, and how many neighbours.
-          cache: the cache.
-          own_text: the datastore has the documents that are read; a token's own is left out.
+        With `own_text` the datastore has the documents that are read; a token's own is left out.
         """
         self._index, self._store, self._k, self._cache = index, store, k, cache
         self._own_text = own_text
@@ -112,13 +109,11 @@ def neighbours_log(looked_up: LookupResult, k: int, temperature: float) -> np.nd
 def tune(looked_up: LookupResult, choice: Choice, kind: str) -> Choice:
     """The best temperature, number of neighbours and shares for validation tokens.
 
-    Args:
-      looked_up: of validation; `looked_up.cache` has a column for each of `FLATNESS`.
-      choice: its k is the largest to try; fields that are not tuned are kept.
-      kind: `config.retrieval.kind`.
+    The k of `choice` is the largest to try, and its fields that are not tuned are kept;
+    `looked_up.cache` has a column for each of `FLATNESS`.
     """
     uses_store, uses_cache = kind in WITH_NEIGHBOURS, kind in WITH_CACHE
-    best_store = best_cache = None
+    best_store = best_cache = np.zeros(0)
     if uses_store:
         ks = sorted({choice.k, *(4**p for p in range(1, 8) if 4**p < choice.k)})
         trials = []
@@ -224,8 +219,10 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
     with_spalm = kind == 'spalm_knn_lm'
     if with_spalm:
         keys = open_keys(experiment)
-        step, index, store = keys.step, keys.index, keys.store
-        require_k(settings.k, store)
+        index: Index | None = keys.index
+        store: Datastore | None = keys.store
+        step = keys.step
+        require_k(settings.k, keys.store)
     else:
         params, step = experiment.restore_parameters()
         index, store = _open_datastore(experiment, params, progress.say)
@@ -299,11 +296,8 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
 
 
 def _mixed(looked_up: LookupResult, choice: Choice, kind: str) -> tuple[str, np.ndarray]:
-    """Mixes the predictions.
-
-    Returns:
-      What is mixed with the model, 'kNN-LM and cache', and log-probabilities of the targets, float64
-      [tokens].
+    """What is mixed with the model, 'kNN-LM and cache', and log-probabilities of the targets,
+    float64 [tokens].
     """
     names, logs, shares = [], [looked_up.log_model], []
     if kind in WITH_NEIGHBOURS:

@@ -22,14 +22,7 @@ KEYS = 'keys'  # in the metadata: the digest of the datastore
 
 
 def save(path: Path, faiss: Any, index: Any, digest: str) -> None:
-    """Writes a filled `IndexIVFPQ`.
-
-    Args:
-      path: file to write.
-      faiss: the module.
-      index: the index.
-      digest: of the datastore whose keys it holds.
-    """
+    """Writes a filled `IndexIVFPQ`; `digest` is of the datastore whose keys it holds."""
     cells, lists = range(index.nlist), index.invlists
     sizes = np.asarray([lists.list_size(cell) for cell in cells], np.int64)
     codes = [
@@ -53,14 +46,9 @@ def save(path: Path, faiss: Any, index: Any, digest: str) -> None:
 
 
 def load(path: Path, faiss: Any, index: Any, digest: str, keys: int) -> None:
-    """Fills an empty `IndexIVFPQ` from a file.
+    """Fills an empty `IndexIVFPQ`, of the settings that the file was made with, from a file.
 
-    Args:
-      path: the file.
-      faiss: the module.
-      index: without keys, of the settings that the file was made with; changed in place.
-      digest: of the datastore.
-      keys: of the datastore.
+    `digest` and `keys` are of the datastore.
 
     Raises:
       UsageError: the file is damaged, or of other keys or another kind of index.

@@ -34,10 +34,6 @@ class Faiss:
     def __init__(self, store: Datastore, settings: Any):
         """Reads the index file, or trains and fills one.
 
-        Args:
-          store: the keys.
-          settings: `config.retrieval`.
-
         Raises:
           UsageError: FAISS is not installed, the sizes do not fit, or the file is damaged.
         """
@@ -47,7 +43,8 @@ class Faiss:
             raise UsageError(
                 "config.retrieval.index = 'faiss' needs FAISS: pip install -e '.[faiss]'."
             ) from error
-        self._faiss, self._store, self._settings = faiss, store, settings
+        self._faiss: Any = faiss
+        self._store, self._settings = store, settings
         size = settings.code_size
         if store.width % size:
             raise UsageError(
@@ -123,19 +120,13 @@ class Faiss:
     def _candidates(
         self, queries: np.ndarray, count: int, document: int, probe: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest keys by their codes, outside of a document.
+        """The nearest keys by their codes, outside of a document (-1 = none), in `probe` cells.
 
-        Args:
-          queries: float32 [n, width].
-          count: keys per query.
-          document: whose keys are left out; -1 = none.
-          probe: cells to search.
-
-        Returns:
-          Squared distances to the codes of the keys, float32 [n, count], and the numbers of the keys,
-          int64 [n, count]; -1 where the cells have no more.
+        `queries` are float32 [n, width]. Returns squared distances to the codes of the keys,
+        float32 [n, count], and the numbers of the keys, int64 [n, count]; -1 where the cells have
+        no more.
         """
-        options = {'nprobe': probe}
+        options: dict[str, Any] = {'nprobe': probe}
         if document >= 0:
             # One bit per key: FAISS does not look at those that are not set.
             others = np.packbits(self._store.documents != document, bitorder='little')

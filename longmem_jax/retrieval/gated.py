@@ -17,11 +17,10 @@ import jax.numpy as jnp
 
 from longmem_jax.layers.scores import Scores as TokenScores
 from longmem_jax.retrieval.spalm_text import Inputs
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Leaf, Segment
 
 
-@flax.struct.dataclass
-class Gate:
+class Gate(flax.struct.PyTreeNode):
     """What SPALM adds to a model.
 
     Attributes:
@@ -29,12 +28,11 @@ class Gate:
       log_scale: log of `s`, float32 scalar; None = 1, the paper's.
     """
 
-    weights: jax.Array
-    log_scale: jax.Array | None
+    weights: Leaf
+    log_scale: Leaf | None
 
 
-@flax.struct.dataclass
-class Scores:
+class Scores(flax.struct.PyTreeNode):
     """Of one segment of every lane, all [lanes, length].
 
     Attributes:
@@ -62,7 +60,6 @@ def combine(
       embedded: [..., K, d_model], output vectors of the retrieved tokens; duplicates count
         separately.
       found: bool [..., K], which of them are real.
-      gate: the gate.
 
     Returns:
       `z`, like `hidden`; `g` [...]; and the weights of the neighbours [..., K]. Without any neighbour
@@ -94,15 +91,8 @@ def read(
 ) -> tuple[Any, tuple[Scores, Aux]]:
     """Reads one segment of every lane and scores its targets.
 
-    Args:
-      model, params: the language model.
-      gate: the gate.
-      memory: memories before the segment.
-      inputs: the segment.
-      key: for dropout and memories that sample, in training; None = evaluation.
-
-    Returns:
-      The memories after the segment; its scores; and the `Aux` of the model.
+    `key` is for dropout and memories that sample, in training; None = evaluation. Returns the
+    memories after the segment; its scores; and the `Aux` of the model.
     """
     rngs = {}
     if key is not None:

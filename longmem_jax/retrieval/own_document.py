@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval.datastore import Datastore
 
 
-def fingerprint_of(corpus: Corpus) -> tuple[str, str]:
+def fingerprint_of(corpus: AnyCorpus) -> tuple[str, str]:
     """Short checksums of the tokens of the first and last document, and of those of all in order.
 
     Datastores of earlier versions have the first only.
@@ -48,13 +48,10 @@ def source_of(experiment: Experiment, split: str) -> dict[str, Any]:
 
 
 def is_own_text(store: Datastore, here: dict[str, Any]) -> bool:
-    """Whether a datastore has the documents of a text, with the same numbers.
+    """Whether a datastore has the documents of a text (`source_of`), with the same numbers.
 
-    If so, a token's own document must be left out of the search, or its nearest neighbour is itself.
-
-    Args:
-      store: the datastore.
-      here: the text, from `source_of`.
+    If so, a token's own document must be left out of the search, or its nearest neighbour is
+    itself.
 
     Raises:
       UsageError: it was made from the same files, but they were changed or are now cut into other
@@ -83,10 +80,7 @@ def warnings(
 ) -> Iterator[str]:
     """Sentences about a datastore of the texts that it is used on.
 
-    Args:
-      store: None = there is nothing to warn of.
-      experiment: whose splits are read.
-      uses: split to what is done with it: 'scored'.
+    `uses`: split to what is done with it, such as 'scored'.
     """
     for split, how in uses.items():
         if store is not None and is_own_text(store, source_of(experiment, split)):

@@ -26,15 +26,9 @@ def save_position(path: Path, reader: Reader, **arrays: np.ndarray) -> None:
 
 
 def go_on(path: Path, reader: Reader, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Moves a reader to the position in a file.
+    """Moves a reader, at the beginning of its text, to the position in a file; returns its arrays.
 
-    Args:
-      path: the file.
-      reader: at the beginning of its text.
-      like: other arrays that the file must have, with these shapes and dtypes.
-
-    Returns:
-      All arrays of the file.
+    `like`: other arrays that the file must have, with these shapes and dtypes.
 
     Raises:
       UsageError: it cannot be read, was changed, or has arrays of other shapes or impossible numbers.

@@ -5,7 +5,7 @@ feed-forward layer; the value is the token that follows (Khandelwal et al., 2020
 memory reads overlapping windows, so that every key has a context.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.struct
@@ -35,8 +35,7 @@ from longmem_jax.segment import Segment, read_segments
 SEGMENTS = 8  # per compiled call
 
 
-@flax.struct.dataclass
-class Part:
+class Part(flax.struct.PyTreeNode):
     """Some consecutive segments of all lanes; leading axes [segments, lanes, length].
 
     Attributes:
@@ -83,17 +82,10 @@ def in_text_order(part: Part) -> Part:
 def look(
     model: Any, params: Any, memory: Any, inputs: Batch, key: str = 'feed_forward'
 ) -> tuple[Any, tuple[jax.Array, jax.Array, jax.Array]]:
-    """Reads one segment of every lane.
+    """Reads one segment of every lane; `key` is one of `config.retrieval.KEYS`.
 
-    Args:
-      model, params: the language model.
-      memory: memories before the segment.
-      inputs: a batch without the axis of segments.
-      key: one of `config.retrieval.KEYS`.
-
-    Returns:
-      The memories after it; keys and hidden vectors [lanes, length, d_model] and nll [lanes, length],
-      float32.
+    Returns the memories after it; keys and hidden vectors [lanes, length, d_model] and nll [lanes,
+    length], float32.
     """
 
     def of_feed_forward(layer: Any, x: jax.Array, state: Any, segment: Segment) -> jax.Array:
@@ -101,7 +93,8 @@ def look(
 
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     if key.startswith('feed_forward'):
-        layers, take = tuple(entry.layer for entry in FEED_FORWARD.values()), of_feed_forward
+        layers: Any = tuple(entry.layer.module for entry in FEED_FORWARD.values())
+        take: Callable[..., jax.Array] = of_feed_forward
     else:
         layers, take = Norm, lambda norm, x: x
     with capture(layers, take) as captured:
@@ -124,22 +117,6 @@ def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
     return model.stack.embedding.nll(hidden, targets).nll
 
 
-@flax.struct.dataclass
-class Position:
-    """The position of a pass over a corpus.
-
-    Attributes:
-      memory: memories of all lanes, every leaf [lanes, ...].
-      cursor: position of every lane in the data.
-      ordinals: int32 [lanes], place of the current document in the lane's own sequence of documents,
-        or of the current window; -1 before the first.
-    """
-
-    memory: Any
-    cursor: Cursor
-    ordinals: Any
-
-
 class Reader:
     """Reads a split from its beginning, or from where an earlier pass stopped.
 
@@ -150,7 +127,8 @@ class Reader:
     Attributes:
       memory: memories after the last part yielded.
       cursor: position after it.
-      ordinals: int32 [lanes], see `Position`.
+      ordinals: int32 [lanes], place of the current document in the lane's own sequence of documents,
+        or of the current window; -1 before the first.
       num_documents: of the split.
     """
 
@@ -167,9 +145,6 @@ class Reader:
         """Opens the corpus.
 
         Args:
-          experiment: a trained model.
-          params: its parameters.
-          split: what to read.
           context: tokens of a window that are read again; 0 = no windows; None =
             `config.evaluate.context`.
           wanted: what to compute and bring to the host, of 'keys', 'hidden' and 'nll'.
@@ -203,17 +178,6 @@ class Reader:
         self.ordinals = np.full((lanes,), -1, np.int32)
         self.cursor = Cursor(np.zeros((lanes,), np.int32), np.zeros((lanes,), np.int32))
 
-    def position(self) -> Position:
-        """A copy of the position after the last part yielded."""
-        memory = jax.tree.map(jnp.copy, self.memory)
-        return Position(memory, *jax.tree.map(jnp.asarray, (self.cursor, self.ordinals)))
-
-    def go_to(self, position: Position) -> None:
-        """Moves to a position of the same split and parameters; call it before `parts`."""
-        self.memory = jax.tree.map(jnp.copy, position.memory)
-        self.cursor = jax.tree.map(np.asarray, position.cursor)
-        self.ordinals = np.asarray(position.ordinals)
-
     def require_place(self, cursor: Cursor, ordinals: np.ndarray, where: str) -> None:
         """Raises `UsageError`, naming `where`, if the split has no such position."""
         count = len(self._corpus)
@@ -242,11 +206,8 @@ class Reader:
     def _documents(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Number of the document of every segment, and whether it begins there.
 
-        Args:
-          start: bool [segments, lanes], where the lanes' next documents (or windows) begin.
-
-        Returns:
-          int32 and bool, [segments, lanes].
+        Int32 and bool, [segments, lanes]. `start`, bool [segments, lanes]: where the lanes' next
+        documents (or windows) begin.
         """
         lanes = np.arange(start.shape[1])
         ordinals, numbers = self.ordinals.copy(), np.empty(start.shape, np.int32)
@@ -262,7 +223,8 @@ class Reader:
         self.ordinals = ordinals
         if not self._context:
             return numbers, start
-        sources = self._corpus.sources[np.clip(numbers, 0, len(self._corpus) - 1)]
+        corpus: Any = self._corpus  # `Windows`
+        sources = corpus.sources[np.clip(numbers, 0, len(self._corpus) - 1)]
         return sources[..., 0].astype(np.int32), start & (sources[..., 1] == 0)
 
     def parts(self, max_segments: int = 0) -> Iterator[Part]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.reporting.gained import Gained, Read, shown_text, write
 from longmem_jax.retrieval.knn_lm import log_weights
 from longmem_jax.retrieval.reading import Part
@@ -19,20 +20,17 @@ class Gains:
 
     def __init__(self, count: int):
         """Keeps the best `count` tokens."""
-        self._count, self._heap, self._number = count, [], 0
+        self._count, self._number = count, 0
+        self._heap: list[Any] = []
 
     def add(
         self, part: Part, looked_up: Any, numbers: np.ndarray, mixed: np.ndarray, choice: Any
     ) -> None:
         """Adds the tokens of a part.
 
-        Args:
-          part: what was read.
-          looked_up: `evaluate.LookupResult` of its counted tokens.
-          numbers: int64 [tokens, k], numbers of the neighbours in the datastore; k may be larger
-            than the number of neighbours that was chosen.
-          mixed: [tokens], log-probabilities of the targets with retrieval.
-          choice: `evaluate.Choice`, the number of neighbours and the temperature.
+        `numbers`, int64 [tokens, k], are those of the neighbours in the datastore; k may be larger
+        than the number of neighbours that was chosen. `mixed`, [tokens], are log-probabilities of
+        the targets with retrieval.
         """
         gain, shown = mixed - looked_up.log_model, min(SHOWN, choice.k)
         positions = np.argwhere(part.counted)
@@ -56,7 +54,7 @@ class Gains:
             else:
                 heapq.heappushpop(self._heap, item)
 
-    def write(self, store: Any, tokenizer: Any, folder: Path) -> dict[str, Path]:
+    def write(self, store: Any, tokenizer: Tokenizer, folder: Path) -> dict[str, Path]:
         """Writes `retrieval.txt` and `retrieval.html`; returns their paths."""
 
         reported = []

@@ -65,14 +65,9 @@ def distances(store: Datastore, queries: np.ndarray, numbers: np.ndarray) -> np.
 def nearest_of(
     store: Datastore, queries: np.ndarray, numbers: np.ndarray, found: np.ndarray, k: int
 ) -> Neighbours:
-    """The k nearest of some candidates, by distances to the stored keys; ties by number.
-
-    Args:
-      store: the keys.
-      queries: float32 [n, width].
-      numbers: of the candidates, int64 [n, m], m at least k.
-      found: bool [n, m]; False = not a candidate.
-      k: keys to keep.
+    """The k nearest of some candidates, int64 [n, m], m at least k, by distances to the stored
+    keys; ties by number. `found`, bool [n, m], False = not a candidate; `queries` are float32 [n,
+    width].
     """
     numbers = np.where(found, numbers, 0).astype(np.int64)
     squared = np.where(found, distances(store, queries, numbers), np.inf).astype(np.float32)
@@ -90,11 +85,8 @@ class Exact:
     def __init__(self, store: Datastore, block_size: int, mesh: Mesh, resident_gib: float):
         """Loads nothing yet.
 
-        Args:
-          store: the keys.
-          block_size: keys that are compared at a time; rounded up to a multiple of the devices.
-          mesh: devices.
-          resident_gib: keys stay on the devices if they take at most this number of GiB on each.
+        `block_size` keys are compared at a time, rounded up to a multiple of the devices; keys stay
+        on the devices if they take at most `resident_gib` GiB on each.
         """
         self._store, self._mesh = store, mesh
         devices = mesh.devices.size
@@ -181,7 +173,8 @@ class Exact:
             check_vma=False,
         )(best, queries, exclude, *blocks, count)
         scores, order = top_k(found[0], k)
-        return scores, *(jnp.take_along_axis(place, order, axis=1) for place in found[1:])
+        block, row = (jnp.take_along_axis(place, order, axis=1) for place in found[1:])
+        return scores, block, row
 
     def _load(self) -> tuple[jax.Array, jax.Array]:
         """Keys [blocks, rows, width] and their documents on the devices; the last fills its block."""
@@ -192,7 +185,7 @@ class Exact:
             numbers = block[:, None] * self._block + row[None]
             return store.rows(name, np.minimum(numbers, len(store) - 1))
 
-        return tuple(
+        keys, documents = (
             jax.make_array_from_callback(
                 (*shape, *store.rows(name, np.arange(1)).shape[1:]),
                 self._by_key,
@@ -200,6 +193,7 @@ class Exact:
             )
             for name in ('keys', 'documents')
         )
+        return keys, documents
 
     def _sent(self) -> Iterator[tuple[tuple[jax.Array, jax.Array], int, int]]:
         """Blocks one by one: keys and documents as in `_load`, number, and how many keys it has."""
@@ -256,8 +250,8 @@ class Exact:
             best = self._step(best, padded, excluded, blocks, np.int32(first), np.int32(count), k=k)
             # At most two blocks wait on the devices.
             jax.block_until_ready(before)
-        scores, blocks, rows = (np.asarray(array)[:num_queries] for array in best)
-        numbers = blocks.astype(np.int64) * self._block + rows
+        scores, numbers, rows = (np.asarray(array)[:num_queries] for array in best)
+        numbers = numbers.astype(np.int64) * self._block + rows
         return nearest_of(self._store, queries, numbers, np.isfinite(scores), num_results)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import shared_out
@@ -75,11 +76,8 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     Looks up the neighbours first, if that was not done. Resumes from the newest checkpoint in
     WORKDIR/spalm/checkpoints, if any. Metrics and the result are in WORKDIR/spalm.
 
-    Returns:
-      That folder; it has the result unless a signal stopped the run.
-
     Raises:
-      UsageError: there is no checkpoint of a model or no datastore of it, the model does not have
+      UsageError: the model has no checkpoint or datastore, the model does not have
         one output table, or training was begun with another model or datastore.
     """
     config = experiment.config
@@ -126,7 +124,7 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
             + '\nGo back to these settings, or delete that folder and run --mode=train_spalm.'
         )
 
-    def take(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def take(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         found = saved.get(name)
         if found is None or found.shape != shape or found.dtype != dtype:
             said = 'missing' if found is None else f'{found.dtype} {found.shape}'
@@ -153,16 +151,10 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
 def scored(
     experiment: Experiment, trained: Trained, text: Text, limit: int = 0
 ) -> Iterator[tuple[Inputs, np.ndarray, Scores]]:
-    """Scores a text by SPALM.
+    """Scores a text by SPALM, at most `limit` segments per lane as in `Evaluator.evaluate`.
 
-    Args:
-      experiment: the SPALM run; its evaluation model reads.
-      trained: parameters and gate.
-      text: what to read.
-      limit: segments per lane, as in `Evaluator.evaluate`; 0 = all.
-
-    Yields:
-      Every segment, the rows of its tokens in the lists, and its scores, as numpy arrays.
+    0 = all. Yields every segment, the rows of its tokens in the lists, and its scores, as numpy
+    arrays.
     """
     model, lanes = experiment.evaluation_model, experiment.config.evaluate.num_lanes
     read = jax.jit(

@@ -40,8 +40,8 @@ def open_keys(experiment: Experiment) -> Keys:
     """Opens the run that `config.retrieval.spalm.keys_from` names, or this one, and its datastore.
 
     Raises:
-      UsageError: there is no such run, it has another vocabulary, the datastore is not its, or not
-        that of another process.
+      UsageError: there is no such run, it has another vocabulary, or the datastore was not built by it
+        or is not that of another process.
     """
     settings = experiment.config.retrieval
     of_keys = experiment

@@ -60,13 +60,9 @@ class Lists:
         return int(self.firsts[document])
 
     def tokens(self, rows: np.ndarray) -> np.ndarray:
-        """The tokens that followed the neighbours.
+        """The tokens that followed the neighbours of rows, int64 [...], -1 = none.
 
-        Args:
-          rows: int64 [...], -1 = none.
-
-        Returns:
-          int32 [..., K]; -1 where there is no neighbour.
+        Returns int32 [..., K]; -1 where there is no neighbour.
         """
         numbers = np.where(rows[..., None] >= 0, self.numbers[np.maximum(rows, 0)], -1)
         values = self._store.rows('values', np.maximum(numbers, 0))
@@ -76,8 +72,7 @@ class Lists:
 class Places:
     """The row of every token of the parts of a pass, which come in the order of the text.
 
-    Attributes:
-      seen: int64 [documents], tokens read so far of every document.
+    `seen`, int64 [documents], are tokens read so far of every document.
     """
 
     def __init__(self, firsts: np.ndarray):
@@ -107,12 +102,8 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
     """Opens the lists of a split; looks up what is missing.
 
     Args:
-      workdir: of the SPALM run.
-      keys: the model of the keys and its datastore.
       split: what to look up. Where it is the text of the datastore, a token's own document is left
         out.
-      k: neighbours per token.
-      report: called with lines for the user.
 
     Raises:
       UsageError: a token's own document is not known, or files are damaged.
@@ -169,7 +160,7 @@ def _search(
     if resuming:
         places.seen = go_on(progress, reader, {'seen': places.seen})['seen']
         _require_seen(places.seen, firsts, shape[0], progress)
-    mode = 'r+' if resuming else 'w+'
+    mode: Any = 'r+' if resuming else 'w+'
     with open_own(path, f'{mode}b') as file:
         numbers = np.memmap(file, np.int64, mode, shape=shape)
     if not resuming:

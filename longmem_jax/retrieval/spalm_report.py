@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax import files
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.figures import figure, save
 from longmem_jax.reporting.gained import shown_text
@@ -24,10 +25,8 @@ BEFORE = 16  # context tokens shown
 
 
 class Report:
-    """Collects the gate's values, and the tokens that gained and lost most.
-
-    Attributes:
-      counts: int64 [BINS], tokens by the value of the gate.
+    """Collects the gate's values (`counts`, int64 [BINS] tokens), and the tokens that gained and
+    lost most.
     """
 
     def __init__(self, tokens: int):
@@ -39,11 +38,8 @@ class Report:
     def add(self, inputs: Inputs, neighbours: np.ndarray, rows: np.ndarray, scores: Scores) -> None:
         """Adds one segment of every lane.
 
-        Args:
-          inputs: what was read.
-          neighbours: int64 [tokens of the split, K], numbers of their neighbours.
-          rows: int64 [lanes, length], each token's row in `neighbours`.
-          scores: its scores.
+        `rows`, int64 [lanes, length], are each token's row in `neighbours`, int64 [tokens of the
+        split, K], the numbers of neighbours.
         """
         counted = inputs.counted > 0
         self.counts += np.histogram(scores.open[counted], BINS, (0.0, 1.0))[0]
@@ -68,7 +64,7 @@ class Report:
                 push(heap, item)
 
     def write(
-        self, store: Any, tokenizer: Any, folder: Path, results: dict[str, Result]
+        self, store: Any, tokenizer: Tokenizer, folder: Path, results: dict[str, Result]
     ) -> dict[str, Path]:
         """Writes the files; returns their paths by what they are."""
         paths = {
@@ -77,7 +73,7 @@ class Report:
             'neighbours': folder / 'spalm.txt',
         }
         edges = np.linspace(0, 1, BINS + 1)
-        content = {name: result.as_json() for name, result in results.items()}
+        content: dict[str, Any] = {name: result.as_json() for name, result in results.items()}
         content['gate'] = {'edges': edges.round(6).tolist(), 'tokens': self.counts.tolist()}
         files.write_json(paths['numbers'], content)
         drawn = figure(5, 3)
@@ -95,7 +91,7 @@ class Report:
         return paths
 
 
-def _described(entry: Any, store: Any, tokenizer: Any) -> list[str]:
+def _described(entry: Any, store: Any, tokenizer: Tokenizer) -> list[str]:
     """The lines of one token."""
     text = functools.partial(shown_text, tokenizer)
     before, target, alone, nll, share, numbers, weights = entry

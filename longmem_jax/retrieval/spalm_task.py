@@ -29,21 +29,14 @@ from longmem_jax.training.task import Metrics, Plan, Step
 from longmem_jax.untrusted import tensor_file
 
 
-@flax.struct.dataclass
-class Trained:
-    """What training changes.
-
-    Attributes:
-      params: of the model; None where it is frozen.
-      spalm: the gate.
-    """
+class Trained(flax.struct.PyTreeNode):
+    """What training changes: parameters of the model, None where it is frozen, and the gate."""
 
     params: Any
     spalm: Gate
 
 
-@flax.struct.dataclass
-class SpalmState:
+class SpalmState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:
@@ -116,13 +109,8 @@ class SpalmTask:
     ):
         """Compiles nothing yet.
 
-        Args:
-          experiment: what is trained.
-          params: its parameters at the first step.
-          keys: the model of the keys.
-          lists: the neighbours of the text.
-          split: the text to train on.
-          folder: for the result.
+        `keys` is the model of the keys, `lists` the neighbours of the text, `folder` for the
+        result.
         """
         config = experiment.config
         settings, train = config.retrieval.spalm, config.train
@@ -171,11 +159,7 @@ class SpalmTask:
         shardings = shardings.replace(
             memory=sharding.memory_shardings(self._experiment.mesh, abstract.memory)
         )
-        return jax.tree.map(
-            lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-            abstract,
-            shardings,
-        )
+        return sharding.abstract(abstract, shardings)
 
     def _first_trained(self, params: Any, scale: jax.Array) -> Trained:
         """The parameters at the first step, and a gate of one half for every token."""
@@ -239,8 +223,8 @@ class SpalmTask:
         params = params if trained.params is None else trained.params
 
         def read(memory: Any, inputs: Inputs, key: jax.Array) -> tuple[Any, tuple[Scores, Aux]]:
-            key = None if self._settings.frozen else key
-            return gated.read(model, params, trained.spalm, memory, inputs, key)
+            draws = None if self._settings.frozen else key
+            return gated.read(model, params, trained.spalm, memory, inputs, draws)
 
         key = step_key(jax.random.fold_in(state.key, state.step), train.prng)
         memory, (scores, aux) = read_segments(read, state.memory, inputs, key, remat=train.remat)

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Cursor, LaneDataset, batches
 from longmem_jax.data.windows import Windows
 from longmem_jax.retrieval.spalm_lists import Lists
+from longmem_jax.segment import Leaf
 
 
-@flax.struct.dataclass
-class Inputs:
+class Inputs(flax.struct.PyTreeNode):
     """One segment of every lane, with what was retrieved for it.
 
     Attributes:
@@ -32,20 +32,19 @@ class Inputs:
     valid: jax.Array
     start: jax.Array
     counted: jax.Array
-    neighbours: jax.Array
+    neighbours: Leaf
     num_bytes: jax.Array
 
 
 class Text:
     """Reads a split once in its own order, or endlessly, in that of a seed.
 
-    Attributes:
-      documents: their number, or that of windows.
+    `documents` counts them, or windows.
     """
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: AnyCorpus,
         lists: Lists,
         *,
         num_lanes: int,
@@ -56,10 +55,6 @@ class Text:
         """Reads nothing yet.
 
         Args:
-          corpus: the split.
-          lists: the neighbours of its tokens.
-          num_lanes: lanes.
-          length: tokens of a segment.
           context: tokens of a segment that are read again and not scored; 0 = no windows.
           seed: of the order of documents, read endlessly; None = read once, in order.
         """
@@ -68,7 +63,7 @@ class Text:
         if context:
             corpus = Windows(corpus, length, context)
             self._sources = corpus.sources
-        self._reading = dict(
+        self._reading: dict[str, Any] = dict(
             num_lanes=num_lanes,
             segment_length=length,
             segments_per_batch=1,
@@ -100,10 +95,11 @@ class Text:
     ) -> np.ndarray:
         """The rows of a segment's tokens, from the positions of the lanes before and after it."""
         rows = np.full(valid.shape, -1, np.int64)
-        for lane in np.flatnonzero(valid.any(axis=1)):
+        for lane in np.flatnonzero(valid.any(axis=1)).tolist():
             # A lane that has read its document to the end is at the next one.
             ordinal = int(after.document[lane]) - int(after.offset[lane] == 0)
             document = self._order.index(lane, ordinal)
+            assert document is not None
             first = 0 if start[lane] else int(before.offset[lane])
             if ordinal == 0:
                 first += self._order.begin(lane, 0, len(self._corpus[document].tokens))

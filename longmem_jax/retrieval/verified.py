@@ -56,14 +56,9 @@ def require(
     again: bool,
     report: Callable[[str], None],
 ) -> None:
-    """Raises `UsageError` if a file's checksum is another, or keys are not finite numbers.
-
-    Args:
-      folder: of the files.
-      sums: file to SHA-256.
-      dtype: of the files of keys.
-      again: compare also what was compared before.
-      report: called with a line before much is read.
+    """Raises `UsageError` if a file's SHA-256 is not that of `sums`, or keys are not finite
+    numbers. `again` compares also what was compared before; `report` gets a line before much is
+    read.
     """
     known = {} if again else _remembered(folder)
     new = {

@@ -11,10 +11,10 @@ def _indices(bad: np.ndarray, axes: tuple[str, ...]) -> str:
     """'segment 1; row 0; position 3, 4': where `bad` is True along its first axes."""
     if not axes:
         return ''
-    bad = bad.any(axis=tuple(range(len(axes), bad.ndim)))
+    where = np.asarray(bad.any(axis=tuple(range(len(axes), bad.ndim))))
     return '; '.join(
         f'{axis} {", ".join(map(str, np.unique(index)))}'
-        for axis, index in zip(axes, np.nonzero(bad), strict=True)
+        for axis, index in zip(axes, np.nonzero(where), strict=True)
     )
 
 
@@ -37,7 +37,8 @@ def assert_close(
       axes: names of the first axes of every leaf; their indices are in the message.
       atol, rtol: tolerance; both 0 = equal in every bit.
     """
-    assert jax.tree.structure(found) == jax.tree.structure(wanted), f'{broken}: other leaves. {fix}'
+    same: Any = jax.tree.structure(found)
+    assert same == jax.tree.structure(wanted), f'{broken}: other leaves. {fix}'
     pairs = zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(wanted), strict=True)
     for (path, leaf), other in pairs:
         leaf, other = (np.asarray(part, np.float64) for part in (leaf, other))

@@ -46,17 +46,17 @@ class Single:
         self.state = zeros(lambda: fresh_state(self.model, self.params, BATCH))
 
         @jax.jit
-        def read(params, state, segment, cotangents):
+        def read(params: Any, state: Any, segment: Segment, cotangents: list[Any]) -> Any:
             leaves, structure = jax.tree.flatten(state)
             is_float = [np.issubdtype(leaf.dtype, np.floating) for leaf in leaves]
 
-            def value(params, floats):
+            def value(params: Any, floats: Any) -> Any:
                 floats = iter(floats)
                 given = [
                     next(floats) if f else leaf for f, leaf in zip(is_float, leaves, strict=True)
                 ]
                 logits, new, aux = self.model.apply(
-                    {'params': params}, segment, structure.unflatten(given), train=False
+                    {'params': params}, segment, jax.tree.unflatten(structure, given), train=False
                 )
                 after = [leaf for leaf, f in zip(jax.tree.leaves(new), is_float, strict=True) if f]
                 loss = loss_of(logits, segment.valid)
@@ -225,7 +225,7 @@ def parameters_used(entry: Entry) -> None:
         )
         more = np.linspace(0.5, 1, leaf.size, dtype=leaf.dtype).reshape(leaf.shape)
         changed = [*leaves[:number], leaves[number] + more, *leaves[number + 1 :]]
-        found = entry.read(params=structure.unflatten(changed)).logits
+        found = entry.read(params=jax.tree.unflatten(structure, changed)).logits
         broken = f'{name}, when changed, left all logits as they were'
         assert_differs(found, plain.logits, broken, DEAD)
 
@@ -271,7 +271,8 @@ def _program_with(entry: Entry, gradients: bool) -> Callable[..., Reading]:
 
     def read(segments: Segment, *, state: Any = entry.begin, used: np.ndarray = EVERY) -> Reading:
         (loss, found), gradient = jax.device_get(program(entry.params, state, segments, used))
-        return Reading(loss, *found, gradient)
+        logits, states, aux = found
+        return Reading(loss, logits, states, aux, gradient)
 
     return read
 
@@ -280,7 +281,7 @@ def no_lapack(entry: Entry) -> None:
     """No training step calls LAPACK: on CPUs, two of its calls at once can wait for each other."""
     segment, key = at(segments_of(), 0), jax.random.key(0)
 
-    def loss(params):
+    def loss(params: Any) -> jax.Array:
         rngs, variables = {'dropout': key, 'memory': key}, {'params': params}
         return entry.training.apply(variables, segment, entry.begin, train=True, rngs=rngs)[0].sum()
 

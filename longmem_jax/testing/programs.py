@@ -76,8 +76,8 @@ def forward(model: Any, *, train: bool = False) -> Any:
       (parameters, state, segments, used) to (loss, (logits, states, aux)).
     """
 
-    def loss(params, state, segments, used):
-        def read(state, segment, key):
+    def loss(params: Any, state: Any, segments: Segment, used: Any) -> Any:
+        def read(state: Any, segment: Segment, key: jax.Array) -> Any:
             rngs = {'dropout': key, 'memory': key} if train else None
             with jax.numpy_rank_promotion('raise'), jax.numpy_dtype_promotion('strict'):
                 logits, state, aux = model.apply(
@@ -136,7 +136,8 @@ class Entry:
     def read_training(self, segments: Segment) -> Reading:
         """`read` with the dropout and the draws of training, without the gradient."""
         loss, found = jax.device_get(self._trained(self.params, self.begin, segments, EVERY))
-        return Reading(loss, *found, None)
+        logits, states, aux = found
+        return Reading(loss, logits, states, aux, None)
 
     def read(
         self,
@@ -160,7 +161,8 @@ class Entry:
         params = self.params if params is None else params
         state = self.begin if state is None else state
         (loss, found), gradient = jax.device_get(self._program(params, state, segments, used))
-        return Reading(loss, *found, gradient)
+        logits, states, aux = found
+        return Reading(loss, logits, states, aux, gradient)
 
     @functools.cached_property
     def plain(self) -> Reading:
@@ -184,7 +186,7 @@ class Entry:
         """The program of `read_token`, traced."""
         nothing = np.zeros((ROWS,), np.int32)
 
-        def read(params, tokens, stream, start):
+        def read(params: Any, tokens: jax.Array, stream: Stream, start: jax.Array) -> Any:
             return read_token(self.model, params, tokens, stream, start)
 
         return jax.jit(read).trace(self.params, nothing, self.stream, nothing.astype(bool))
@@ -213,16 +215,17 @@ class Entry:
         """
         stream, logits, states = self.stream, [], []
         for number, position in np.ndindex(len(segments.tokens), tokens):
-            one = segments.tokens[number, :, position]
-            found, stream = self.read_token(one, stream, segments.start[number, :, position])
+            one = np.asarray(segments.tokens[number, :, position])
+            start = np.asarray(segments.start[number, :, position])
+            found, stream = self.read_token(one, stream, start)
             logits.append(found)
             if not position:
                 # A segment that begins late is full early.
                 late = np.full((ROWS,), LENGTH - tokens, np.int32)
                 stream = stream.replace(begin=late) if tokens < LENGTH else stream
                 states.append(jax.device_get(readable_state(stream.state)))
-        logits = np.stack(logits).reshape(len(segments.tokens), tokens, ROWS, VOCAB)
-        return logits.swapaxes(1, 2), states
+        joined = np.stack(logits).reshape(len(segments.tokens), tokens, ROWS, VOCAB)
+        return joined.swapaxes(1, 2), states
 
 
 entry = functools.lru_cache(maxsize=KEPT)(Entry)

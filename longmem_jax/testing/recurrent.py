@@ -21,7 +21,7 @@ from longmem_jax.testing.toys import BATCH, SEGMENTS, every_layer, model_config
 def is_recurrent(name: str) -> bool:
     """Whether an entry, or 'NAME:VARIANT', is a `RecurrentMemory`."""
     found = LAYERS.get(name.partition(':')[0])
-    return found is not None and issubclass(found.layer, RecurrentMemory)
+    return found is not None and issubclass(found.layer.module, RecurrentMemory)
 
 
 def names() -> list[str]:

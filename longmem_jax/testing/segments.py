@@ -177,7 +177,7 @@ def apart(segments: Segment, places: tuple[int, ...]) -> list[Segment]:
         valid[0, 1, row, :place] = True
         tokens[1, 0, row, : LENGTH - place] = segments.tokens[1, row, place:]
         valid[1, 0, row, : LENGTH - place] = True
-    start = np.zeros((SEGMENTS, ROWS), bool)
+    start: Any = np.zeros((SEGMENTS, ROWS), bool)
     start[0] = True
     return [Segment(tokens[i], valid[i], start) for i in range(2)]
 

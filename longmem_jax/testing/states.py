@@ -86,7 +86,7 @@ def written_and_read(entry: Entry) -> None:
                 unchanged_logits[segment] = entry.read(later, state=at(states, segment)).logits
             noise = random.normal(size=begin.shape).astype(begin.dtype)
             leaves[number] = leaves[number] + noise
-            found = entry.read(later, state=structure.unflatten(leaves)).logits
+            found = entry.read(later, state=jax.tree.unflatten(structure, leaves)).logits
             read = read or not np.array_equal(unchanged_logits[segment], found)
         assert read, f'{name}, when changed, left all later logits as they were. {DEAD}'
 
@@ -100,9 +100,9 @@ def reports(entry: Entry) -> None:
 
     plain = read(segments)
     assert sorted(plain.losses) == declared, (
-        f'`Aux.losses` are {sorted(plain.losses)}, but `Entry.losses` declares {declared}'
+        f'`Aux.losses` are {sorted(plain.losses)}, but `LayerType.losses` declares {declared}'
     )
-    valid = segments.valid.copy()
+    valid: Any = segments.valid.copy()
     valid[1:3] = False
     empty = read(segments.replace(valid=valid))
     assert_finite(
@@ -125,10 +125,10 @@ def reports(entry: Entry) -> None:
         for first, second in ((others, others), (segments, others), (others, segments))
     ]
     for kind in ('losses', 'metrics'):
-        both, other, left, right = (means(aux, kind) for aux in (plain, *mixed))
+        both, third, left, right = (means(aux, kind) for aux in (plain, *mixed))
         assert_close(
             jax.tree.map(np.add, left, right),
-            jax.tree.map(np.add, both, other),
+            jax.tree.map(np.add, both, third),
             f'`Aux.{kind}` of a batch are not the means of those of its halves',
             MEANS,
             axes=('segment',),
@@ -247,7 +247,7 @@ def float64_is_for_activations(entry: Entry) -> None:
 def long_streams(entry: Entry) -> None:
     """60 segments: errors of float32 and of bfloat16 activations do not add up in the memory."""
     name, changes = entry.name, {}
-    nearest = LAYERS[name].nearest if name in LAYERS else ''
+    nearest = LAYERS[name].layer.nearest if name in LAYERS else ''
     if nearest:  # a change of dtype can change which entries are nearest: take all
         own = toys.model_config(name)[name]
         changes[name] = own.to_dict() | dict(top_k=own[nearest])

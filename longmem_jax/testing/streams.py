@@ -1,5 +1,7 @@
 """Promises of streams: tokens one by one, or several at once, give the numbers of whole segments."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,7 +43,7 @@ def decode(entry: Entry) -> None:
 
 def texts(first: int) -> np.ndarray:
     """The tokens of the segments from `first` on, [rows, tokens]."""
-    return segments_of().tokens[first:].swapaxes(0, 1).reshape(ROWS, -1)
+    return np.asarray(segments_of().tokens)[first:].swapaxes(0, 1).reshape(ROWS, -1)
 
 
 def following(entry: Entry, first: int) -> np.ndarray:
@@ -83,13 +85,13 @@ def extended_with_padding(entry: Entry) -> None:
     begin, size = np.asarray([LENGTH - 2, 1, 2, 1], np.int32), LENGTH - 2
 
     @jax.jit
-    def extend(params, stream, tokens, counts):
+    def extend(params: Any, stream: Any, tokens: Any, counts: Any) -> Any:
         variables, inputs = {'params': params}, (stream.cache, stream.index, counts)
         logits, cache = entry.model.apply(variables, tokens, *inputs, method='extend')
         return logits[:, 0], stream.replace(cache=cache, index=stream.index + counts)
 
-    for counts in ((2, size, 1, 0), (1, 2, 3, 2), (0, 1, 2, 3)):
-        counts = np.asarray(counts, np.int32)
+    for numbers in ((2, size, 1, 0), (1, 2, 3, 2), (0, 1, 2, 3)):
+        counts = np.asarray(numbers, np.int32)
         # All rows read their first token, which opens the segment; then each what it lacks, and padding.
         _, stream = entry.read_token(text[:, 0], entry.stream, np.ones((ROWS,), bool))
         where = np.ones_like(begin)
@@ -124,8 +126,10 @@ def whole_prompt(entry: Entry) -> None:
         reader = Reader(model, params, state, np.zeros((1, 0), np.int32))
         reader.read(prompt)
         logits.append(np.asarray(reader.logits))
+    first, second = logits
     assert_differs(
-        *logits,
+        first,
+        second,
         'the first segment of a prompt, when changed, leaves the logits after it as they were',
         'The state must keep earlier segments of a prompt, and queries must read it.',
         by=1e-4,

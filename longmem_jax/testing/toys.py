@@ -1,12 +1,15 @@
 """Small models and segments of equal shapes, so that tests share compiled programs."""
 
 import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.config.base import base, stack
+from longmem_jax.contract import Entry
 from longmem_jax.memory.registry import AROUND, ATTENTION, LAYERS, used
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
@@ -15,24 +18,24 @@ from longmem_jax.segment import Segment
 BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
 
 
-def own_code():
+def own_code() -> dict[str, Entry]:
     """The entries with code of their own: one of a pair that differs in defaults is enough."""
     return {name: entry for name, entry in LAYERS.items() if not entry.same_as}
 
 
-def every_layer():
+def every_layer() -> Iterator[str]:
     """Names for `toy`: layers, and 'NAME:VARIANT' for their further settings.
 
     Attention that is made for what stands around the blocks is tested with it.
     """
-    inside = {entry.inside[0] for entry in AROUND.values()} - {'local'}
+    inside = {entry.layer.inside[0] for entry in AROUND.values()} - {'local'}
     for name, entry in sorted(own_code().items()):
         if name not in inside:
             yield name
             yield from (f'{name}:{variant}' for variant in entry.variants)
 
 
-def model_config(name, layers=2, **changes):
+def model_config(name: str, layers: int = 2, **changes: Any) -> Any:
     """`config.model` of a toy with layers of type `name`, where they stand in a block."""
     name, _, variant = name.partition(':')
     model = base().model
@@ -40,7 +43,11 @@ def model_config(name, layers=2, **changes):
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
     attention, feed_forward = (name, 'dense') if name in ATTENTION else ('local', name)
     if name in AROUND:
-        attention, feed_forward, model.around = AROUND[name].inside[0], 'dense', (name,) * layers
+        attention, feed_forward, model.around = (
+            AROUND[name].layer.inside[0],
+            'dense',
+            (name,) * layers,
+        )
     stack(model, layers, attention, feed_forward)
     for layer in {attention, feed_forward, name}:
         entry = LAYERS[layer]
@@ -52,18 +59,18 @@ def model_config(name, layers=2, **changes):
     return model
 
 
-def names_of_losses(config):
+def names_of_losses(config: Any) -> list[str]:
     """Names of all auxiliary losses that a model of `config.model` declares."""
-    declared = [LAYERS[layer].losses(config[layer]) for layer in sorted(used(config))]
+    declared = [LAYERS[layer].layer.losses(config[layer]) for layer in sorted(used(config))]
     return sorted({*sum(declared, ())})
 
 
-def with_config(name, layers=2, **changes):
+def with_config(name: str, layers: int = 2, **changes: Any) -> Any:
     """The toy's model with other fields of `config.model`, for the same parameters."""
     return make_model(model_config(name, layers, **changes), LENGTH)
 
 
-def drawn(make):
+def drawn(make: Callable[[], Any]) -> Any:
     """What `make()` returns, array by array, so that models share programs for equal shapes.
 
     One program that draws all takes thrice as long to compile. Operations whose results `make` does
@@ -79,29 +86,29 @@ def drawn(make):
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
 
 
-def parameters(model, seed=0):
+def parameters(model: Any, seed: int = 0) -> Any:
     """Initial parameters."""
     return unbox(drawn(lambda: initial_parameters(model, jax.random.key(seed))))
 
 
 @functools.cache
-def toy(name, layers=2):
+def toy(name: str, layers: int = 2) -> tuple[Any, Any]:
     """(model, parameters) of the toy; cached."""
     model = with_config(name, layers)
     return model, parameters(model, 1)
 
 
 @functools.cache
-def moved(name, layers=1):
+def moved(name: str, layers: int = 1) -> tuple[Any, Any]:
     """`toy` with every parameter moved from its initial value, as training does.
 
     Many papers begin with zeros: such a map leaves a memory unwritten or unread.
     """
     model, params = toy(name, layers)
-    bounded = {each for entry in LAYERS.values() for each in entry.bounded}
+    bounded = {each for entry in LAYERS.values() for each in entry.layer.bounded}
     random = np.random.default_rng(layers)
 
-    def move(path, leaf):
+    def move(path: Any, leaf: jax.Array) -> jax.Array:
         step = 0.1 * random.normal(size=leaf.shape)
         new = np.asarray(leaf) + step.astype(leaf.dtype)
         return jnp.asarray(np.clip(new, 0, 1) if path[-1].key in bounded else new)
@@ -109,7 +116,9 @@ def moved(name, layers=1):
     return model, jax.tree_util.tree_map_with_path(move, params)
 
 
-def random_segments(seed=0, segments=SEGMENTS, batch=BATCH, length=LENGTH):
+def random_segments(
+    seed: int = 0, segments: int = SEGMENTS, batch: int = BATCH, length: int = LENGTH
+) -> Segment:
     """Full segments of random tokens [segments, batch, length]; documents start in the first."""
     tokens = np.random.default_rng(seed).integers(0, VOCAB, (segments, batch, length))
     start = np.zeros((segments, batch), bool)

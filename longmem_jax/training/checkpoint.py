@@ -36,13 +36,7 @@ BARRIER = 'experimental_orbax_use_distributed_barrier'
 
 
 class Checkpointer:
-    """The checkpoints of one run.
-
-    Attributes:
-      directory: folder of the checkpoints, one sub-folder per step.
-      every: steps between checkpoints; 0 = only at the end.
-      went_back: whether later checkpoints were moved aside.
-    """
+    """The checkpoints of one run; `went_back` says whether later ones were moved aside."""
 
     def __init__(
         self,
@@ -59,10 +53,8 @@ class Checkpointer:
         """Opens the folder. To write, it holds the folder above, and makes both if needed.
 
         Args:
-          directory: folder of the checkpoints.
           every: steps between checkpoints; 0 = only where a save is forced.
           keep: number of newest checkpoints to keep; at least two, see `keeping.Keep`.
-          identity: nested dictionary that a checkpoint must match, such as model and tokenizer.
           report: called with one line when a checkpoint is broken, or differs in what may differ.
           going_on: what counts where training continues; None = the checkpoints are only read. Then
             nothing in the folder changes, another run may write there, and less than the whole state
@@ -80,10 +72,13 @@ class Checkpointer:
         )
         if jax.process_count() > 1 and BARRIER in flags.FLAGS:
             flags.FLAGS[BARRIER].value = True
-        self._going_on, self._run, self._at = going_on, None, at
+        self._going_on, self._at = going_on, at
+        self._run: str | None = None
+        self._settings = going_on.stored() if going_on else {}
         self._keep, self.went_back = keeping.Keep(keep), False
         self._pending = self._failed = False
-        self._hold = self._manager = None
+        self._hold: Any = None
+        self._manager: Any = None
         self._quiet = storage.Quiet()
         try:
             if going_on is not None:
@@ -150,9 +145,6 @@ class Checkpointer:
         To be called at every step: it is also where the failure of an earlier save is noticed.
 
         Args:
-          step: steps taken.
-          state: after them.
-          force: save also if the step is not due.
           bad: how many of the last steps were not finite. Then only what is forced is saved, and no
             checkpoint from before them is given up.
 
@@ -187,7 +179,7 @@ class Checkpointer:
             about = identities.about(self.directory) | {identities.RUN: self._run}
             write_json(self.directory / identities.RUN_FILE, about, indent=None)
         own = {identities.STEP: step, identities.RUN: self._run}
-        return identities.plain(self._given.identity | self._going_on.stored() | own)
+        return identities.plain(self._given.identity | self._settings | own)
 
     def wait(self) -> None:
         """Waits until everything saved is on disk; errors as in `maybe_save`."""
@@ -243,7 +235,7 @@ class Checkpointer:
 
         A command that a cluster starts again must not lose what the run has trained since.
         """
-        settings = json.dumps(identities.plain(self._going_on.stored())).encode()
+        settings = json.dumps(identities.plain(self._settings)).encode()
         mark = [at, checksum(settings)[:16]]
         about = identities.about(self.directory)
         if processes.from_first(about.get(identities.BACK) == mark):
@@ -361,7 +353,7 @@ def newest(saver: Checkpointer, abstract: Any, at: int | None = None) -> tuple[A
     """The state of the newest checkpoint, or of that of step `at`, and its step; closes `saver`.
 
     Raises:
-      UsageError: there is no checkpoint, or it is of another run.
+      UsageError: there is no checkpoint, or it belongs to another run.
     """
     try:
         restored = saver.restore(abstract, at)

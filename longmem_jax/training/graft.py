@@ -24,9 +24,6 @@ def graft(
     """The `initial` parameters, replaced by `trained` ones of the same path and shape.
 
     Args:
-      initial: parameters of the new run.
-      trained: parameters of the run that it starts from.
-      source: where `trained` is from, for messages.
       report: called with a line that names what is new, and what of `trained` is not used.
       growing: suffixes of paths whose parameters may have more rows in `initial`, such as memory
         tokens; the additional rows keep their initial values.

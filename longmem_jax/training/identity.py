@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.config import earlier
+from longmem_jax.config.sections import present
 from longmem_jax.data.content import EARLIER_ORDER, ORDER
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import differing
@@ -125,14 +126,9 @@ def require_same(
     where: str,
     otherwise: str,
 ) -> None:
-    """Raises `UsageError` with the fields that differ.
-
-    Args:
-      saved: the identity stored in a checkpoint.
-      given: what must be the same wherever a checkpoint is used.
-      going_on: what must also be the same; None = the checkpoint is only read.
-      where: names the checkpoint.
-      otherwise: what the user can do.
+    """Raises `UsageError` with the fields in which a checkpoint differs from what must be the same
+    wherever it is used (`given`), and where training goes on from it (`going_on`; None = it is only
+    read).
     """
     require_format(saved, given, where)
     given = given | (going_on.same if going_on else {})
@@ -140,7 +136,9 @@ def require_same(
     unread = (
         () if going_on else [name for name in saved if name not in given and _of_training(name)]
     )
-    saved = {name: value for name, value in saved.items() if name not in (*OWN, *unread)}
+    saved = {
+        name: present(name, value) for name, value in saved.items() if name not in (*OWN, *unread)
+    }
     if MODEL in saved and MODEL in given:
         saved[MODEL] = plain(earlier.completed(saved[MODEL], given[MODEL]))
     fields = differing_fields(saved, given)

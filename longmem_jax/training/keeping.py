@@ -35,12 +35,9 @@ class Keep:
 
 
 def way_back(steps: list[int], step: int, bad: int) -> str:
-    """What a user can do after bad steps, in words.
+    """What a user can do after `bad` steps that were not finite, in words.
 
-    Args:
-      steps: those with a checkpoint, oldest first.
-      step: steps taken.
-      bad: how many of the last ones were not finite.
+    `steps` have checkpoints.
     """
     used = step - bad - 1
     if not steps:
@@ -79,13 +76,8 @@ def move(directory: Path, step: int, folder: Path) -> None:
 
 
 def require_none(directory: Path, steps: list[int], at: int | None, *, moved: bool) -> None:
-    """Raises `UsageError` if a folder had checkpoints, all of them broken, now or in an earlier attempt.
-
-    Args:
-      directory: the folder.
-      steps: the checkpoints that were found broken now.
-      at: the only one that was wanted; None = any.
-      moved: whether they were moved.
+    """Raises `UsageError` if a folder had checkpoints, all of them broken, now (`steps`) or in an
+    earlier attempt. `at` is the only one that was wanted; None = any.
     """
     folder = folder_of(directory)
     aside = f' (moved to {folder.name})' if moved else ''

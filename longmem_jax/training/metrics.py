@@ -21,13 +21,8 @@ TEXT, ANSWERS = 'text', 'answers'  # tables of results: of texts, and of tasks w
 def sums_of(scores: Scores, inputs: Batch) -> dict[str, jax.Array]:
     """Sums over a segment of all lanes, float32 scalars.
 
-    Args:
-      scores: of the targets.
-      inputs: a batch without the axis of segments.
-
-    Returns:
-      Over scored tokens `nll` (nats), `log_z_squared`, `right` and their number `scored`; over all
-      valid ones their number `tokens` and `num_bytes`.
+    Over scored tokens `nll` (nats), `log_z_squared`, `right` and their number `scored`; over all
+    valid ones their number `tokens` and `num_bytes`.
     """
     scored = inputs.scored > 0
     factor = scored.astype(scores.nll.dtype)

@@ -55,9 +55,6 @@ def updates_made(state: Any) -> jax.Array:
     """Optimizer updates so far, int32 scalar: what the schedule counts.
 
     Steps that only accumulate gradients, or that are skipped, are not among them.
-
-    Args:
-      state: of an optimizer of `make_optimizer`.
     """
 
     def counts(node: Any) -> bool:
@@ -78,7 +75,6 @@ def parameter_groups(groups: Any, params: Any) -> Any:
     Args:
       groups: `config.optimizer.groups`, tuples (pattern, rate multiplier, weight decay), with the
         name of another optimizer as an optional fourth. A rate of 0 freezes, see `freeze`.
-      params: parameters, abstract or not.
 
     Raises:
       UsageError: a pattern that is not a regular expression or that matches no parameter.
@@ -250,8 +246,6 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
     Args:
       settings: `config.optimizer`. Biases, norms and other vectors have no weight decay, nor have
         groups that turn it off.
-      num_steps: training steps.
-      params: parameters, abstract or not; only paths and shapes are used.
 
     Raises:
       UsageError: an unknown name, or a group that matches nothing.
@@ -298,7 +292,9 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
         transforms.append(
             optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: u * r, updates, rates))
         )
-    transforms.append(keep_bounded({name for entry in LAYERS.values() for name in entry.bounded}))
+    transforms.append(
+        keep_bounded({name for entry in LAYERS.values() for name in entry.layer.bounded})
+    )
     optimizer = optax.chain(*transforms)
     if settings.accumulate_steps > 1:
         multi = optax.MultiSteps(optimizer, settings.accumulate_steps)

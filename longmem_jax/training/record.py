@@ -11,7 +11,6 @@ import numpy as np
 
 from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
-from longmem_jax.training.branches import is_report
 from longmem_jax.training.keeping import way_back
 from longmem_jax.training.metrics import METRICS
 from longmem_jax.training.task import Metrics, Step, Task
@@ -20,10 +19,11 @@ from longmem_jax.training.task import Metrics, Step, Task
 class Writer(Protocol):
     """Where metrics go; `reporting.writers.Writer` is one."""
 
-    def resume(self, step: int, *, again: bool = False, keep: bool = False) -> str:
+    def resume(self, step: int, *, again: bool = False, every: int = 0, keep: bool = False) -> str:
         """Deletes what was written after `step`, with `again` also its test; what was damaged, or ''.
 
-        With `keep` the file as it was is kept, as where something was damaged.
+        `every`: steps from one line to the next; 0 = not known. With `keep` the file as it was is kept,
+        as where something was damaged.
         """
 
     def last(self, group: str) -> dict[str, Any]:
@@ -62,17 +62,13 @@ class _Meter:
     """Steps and totals per second, and utilisation, between two calls."""
 
     def __init__(self, compiled: Step):
-        self._compiled, self._time, self._step, self._not_run = compiled, 0.0, -1, 0.0
+        self._compiled, self._time, self._step = compiled, 0.0, -1
         self._how = '_at_most' if compiled.at_most else ''
         self._totals: dict[str, float] = {}
 
     def skip(self, seconds: float) -> None:
         """Leaves out time since the last call."""
         self._time += seconds
-
-    def add(self, sizes: Metrics) -> None:
-        """Adds a step that read memories of these sizes, see `Aux.sizes`."""
-        self._not_run += self._compiled.not_run(sizes)
 
     def read(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
         """Rates since the last call; empty on the first."""
@@ -89,12 +85,12 @@ class _Meter:
             for name, total in totals.items():
                 rates[f'{name}_per_s'] = (total - self._totals[name]) / seconds
             if self._compiled.flops:
-                flops = self._compiled.flops * steps - self._not_run / seconds
+                flops = self._compiled.flops * steps
                 rates[f'flops{self._how}_per_s'] = flops
                 peak = peak_flops(jax.devices()[0])
                 if peak:
                     rates[f'utilisation{self._how}'] = flops / peak
-        self._time, self._step, self._totals, self._not_run = now, step, totals, 0.0
+        self._time, self._step, self._totals = now, step, totals
         return rates
 
 
@@ -122,7 +118,7 @@ AVERAGED = (*METRICS, 'loss_alone', 'gate')
 class _Means:
     """Means of some metrics over steps; a step in which one is not finite does not count for it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}
 
     def add(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -182,9 +178,7 @@ class Record:
             return
         step, metrics = self._waiting
         self._waiting, plan = None, self._task.plan
-        metrics = jax.device_get(metrics)
-        self._meter.add({name: metrics.pop(name) for name in list(metrics) if is_report(name)})
-        metrics = by_head(metrics)
+        metrics = by_head(jax.device_get(metrics))
         bad = self.bad = int(metrics.get('skipped', 0))
         if bad >= plan.max_bad_steps:
             raise UsageError(

@@ -56,11 +56,7 @@ def identity_of(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
 def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: Any) -> Found:
     """Restores a checkpoint if it is whole and belongs to the run.
 
-    Args:
-      manager: of the folder.
-      given: what it must match.
-      step: which one.
-      abstract: the state asked for; where checkpoints are only read, some of its fields are enough.
+    Where checkpoints are only read, some fields of the state are enough for `abstract`.
 
     Raises:
       UsageError: it is whole, but belongs to another model, other data or another run, or has another
@@ -79,14 +75,15 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
         return Found(reason)
     asked = structure.asked_for(abstract)
     _require_fits(shapes, asked, where, part=given.only_read)
-    other = () if given.only_read else identities.other_data(saved, given.going_on, where)
+    going_on = given.going_on
+    other = identities.other_data(saved, going_on, where) if going_on else []
     try:
         state = _read(manager, step, abstract, part=shapes.keys() != asked.keys())
     except Exception as error:
         return _failed(error, where, sealed)
     if (held := _step_of(state, step)) != step:
         return Found(f'it holds step {held}')
-    if not given.only_read and (lines := identities.other_settings(saved, given.going_on)):
+    if going_on and (lines := identities.other_settings(saved, going_on)):
         given.report(f'Differs from checkpoint {step}: {"; ".join(lines)}.')
     if other:
         given.report(f'Other data than that of checkpoint {step}: read from its first document.')
@@ -127,7 +124,7 @@ def _compare(given: Given, saved: Any, step: int, where: str, sealed: bool) -> s
     run, ours = saved.get(identities.RUN), identities.run_of(given.directory)
     if run and ours and run != ours:
         raise UsageError(
-            f'{where} is of another run, {run}; this folder is of {ours}. Take {step} out of the '
+            f'{where} belongs to run {run}, this folder to {ours}. Take {step} out of the '
             'folder, or use another --workdir.'
         )
     if saved.get(identities.STEP, step) != step:

@@ -100,9 +100,7 @@ def run(
     A signal is obeyed after a step, or where an evaluation asks for it (`stopping.poll`).
 
     Args:
-      task: what is trained.
       saver, writer, progress: opened for this run; always closed here.
-      profile: folder for a trace of a few steps; None = no trace.
       start: a state and its step to resume from in place of the newest checkpoint.
 
     Returns:

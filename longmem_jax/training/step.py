@@ -22,15 +22,14 @@ from longmem_jax.in_place import is_in_place, keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.models.stack import longest_of
-from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
+from longmem_jax.segment import Aux, Leaf, Segment, Tree, mean_over_segments, read_segments
 from longmem_jax.training import metrics
 from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
 
 MOMENTUM = 0.1  # of running averages
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:
@@ -44,14 +43,14 @@ class TrainState:
       tokens_seen: float32 [2], (millions, remainder); a single float32 would stop counting at 16 M.
     """
 
-    step: jax.Array
+    step: Leaf
     params: Any
     optimizer: Any
     memory: Any
     cursor: Cursor
-    key: jax.Array
-    skipped: jax.Array
-    tokens_seen: jax.Array
+    key: Leaf
+    skipped: Leaf
+    tokens_seen: Leaf
 
 
 def make_initial_state(
@@ -99,20 +98,12 @@ def score_segment(
 ) -> tuple[Any, tuple[dict[str, jax.Array], jax.Array, Aux]]:
     """Reads one segment of every lane and scores its targets.
 
-    Args:
-      model, params: the language model.
-      memory: memories before the segment.
-      inputs: a batch without the axis of segments.
-      key: random key for dropout and memories that sample.
-      train: training or evaluation.
-
-    Returns:
-      The memories after it, and a tuple of: `metrics.sums_of` the segment; bool [lanes, length],
-      scored tokens that were wrong; the `Aux`.
+    Returns the memories after it, and a tuple of: `metrics.sums_of` the segment; bool [lanes,
+    length], scored tokens that were wrong; the `Aux`.
     """
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     dropout, sampling = jax.random.split(key)
-    scores, memory, aux = model.apply(
+    made: Any = model.apply(
         {'params': params},
         segment,
         inputs.targets,
@@ -121,6 +112,7 @@ def score_segment(
         method='nll',
         rngs={'dropout': dropout, 'memory': sampling},
     )
+    scores, memory, aux = made
     wrong = (inputs.scored > 0) & ~scores.right
     return memory, (metrics.sums_of(scores, inputs), wrong, aux)
 
@@ -133,11 +125,9 @@ def count(seen: jax.Array, more: jax.Array | float) -> jax.Array:
 
 
 def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
-    """Moves parameters that are running averages toward the statistics of some segments.
+    """Updates parameters that are running averages.
 
-    Args:
-      params: parameters.
-      statistics: path to [segments, ...] values, in the order of the segments.
+    Path to [segments, ...] values in order.
     """
 
     def move(path: Any, leaf: jax.Array) -> jax.Array:
@@ -154,11 +144,10 @@ def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
 def all_finite(params: Any, *others: Any) -> jax.Array:
     """Whether what a step is about to write is finite; bool scalar.
 
-    Args:
-      params: new parameters. Their norm must be finite: numbers near the largest ones are destroyed as
-        well, and the next step would show it too late.
-      others: new optimizer state, memories; any pytrees. Parts that are not copied (`in_place`) are left
-        out: reading them as a whole takes longer than the step, and they are written from what is here.
+    The norm of the parameters must be finite: numbers near the largest ones are destroyed as well,
+    and the next step would show it too late. Of the other pytrees, parts that are not copied
+    (`in_place`) are left out: reading them as a whole takes longer than the step, and they are
+    written from what is here.
     """
     leaves = [
         leaf
@@ -170,7 +159,7 @@ def all_finite(params: Any, *others: Any) -> jax.Array:
     return jnp.isfinite(jnp.stack([optax.global_norm(params), *sums])).all()
 
 
-def keep_finite(finite: jax.Array, new: Any, old: Any) -> Any:
+def keep_finite(finite: jax.Array, new: Tree, old: Tree) -> Tree:
     """The tree `new` if a step was `finite` (bool scalar), else `old`."""
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 
@@ -207,16 +196,8 @@ def read_batch(
 ) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array], dict[str, jax.Array]]]:
     """Reads the segments of a batch one after another and computes the objective.
 
-    Args:
-      model, params: the language model.
-      memory: memories before the batch.
-      batch: segments of all lanes.
-      key: random key for dropout and memories that sample.
-      settings: `config.train`.
-
-    Returns:
-      The objective, nats per scored token plus `z_loss` and the weighted losses of the layers; and a
-      tuple of the memories after the batch, metrics, and statistics for `average_in`.
+    Nats per scored token plus `z_loss` and the weighted losses of the layers. Returns it, and a
+    tuple of the memories after the batch, metrics, and statistics for `average_in`.
     """
 
     memory, (sums, _, aux) = _read(model, params, memory, batch, key, settings)
@@ -236,7 +217,6 @@ def read_batch(
         'tokens': total['tokens'],
         **{f'loss/{name}': layer_loss for name, layer_loss in losses.items()},
         **{f'memory/{name}': value for name, value in (aux.metrics | aux.per_head).items()},
-        **aux.sizes,
     }
     return objective, (memory, numbers, aux.statistics)
 
@@ -246,14 +226,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch, Cursor], tuple[TrainState, dict[str, jax.Array]]]:
     """The step `(state, batch, cursor) -> (state, metrics)`.
 
-    Args:
-      model: language model for segments of `config.train.segment_length`.
-      optimizer: optax transformation.
-      schedule: learning rate by optimizer update, for the metrics: the optimizer has its own.
-      config: the whole configuration.
-
-    The cursor is the position after the batch. A step whose loss, gradient, new parameters, optimizer
-    state or memory is not finite changes none of the last three; it is counted in `skipped`.
+    `schedule` is for the metrics; the optimizer has its own. The cursor is the position after the
+    batch. A step whose loss, gradient, new parameters, optimizer state or memory is not finite
+    changes none of the last three; it is counted in `skipped`.
     """
 
     def step(
@@ -263,7 +238,7 @@ def make_train_step(
         segments, _, length = batch.tokens.shape
         before, kept = keep_state(state.memory, segments * longest_of(config.model, length))
 
-        def loss(params):
+        def loss(params: Any) -> Any:
             params = freeze(config.optimizer.groups, params)
             return read_batch(model, params, before, batch, key, config.train)
 

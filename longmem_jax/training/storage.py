@@ -23,11 +23,7 @@ def require_room(
 ) -> None:
     """Raises `UsageError` if `error` is a fault of the disk of a run; returns if it is another.
 
-    Args:
-      error: what was raised while something was written, or read.
-      workdir: the folder of the run.
-      checkpoints: the folder of its checkpoints.
-      reads: they are only read.
+    `reads`: checkpoints are only read.
     """
     name = _name_of(error)
     inside = name is not None and _is_in(name, workdir)
@@ -91,7 +87,7 @@ class Quiet:
     hidden until then.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         """Begins."""
         # asyncio reports tasks that Orbax has left behind.
         self._loggers = absl_logging.get_absl_logger(), logging.getLogger('asyncio')

@@ -67,12 +67,7 @@ def _name(key: Any) -> str:
 
 
 def differences(saved: Shapes, asked: Shapes, *, part: bool) -> list[str]:
-    """A line for every leaf that differs.
-
-    Args:
-      saved, asked: as from `saved_in` and `asked_for`.
-      part: less may be asked for than there is.
-    """
+    """A line for every leaf that differs; with `part` less may be asked for than there is."""
     names = sorted({*asked} if part else {*saved, *asked})
     return [
         f'{name}: {_words(saved.get(name))} in the checkpoint, {_words(asked.get(name))} asked for'

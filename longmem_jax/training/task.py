@@ -43,16 +43,13 @@ class Step:
       call: `(state, *inputs) -> (state, metrics)`; the old state may be donated. Metrics are scalars on
         devices. Three names have a meaning: `skipped` counts consecutive non-finite steps;
         `NAME_seen` is a running total, also logged as `NAME_per_s`: a scalar, or [millions, remainder].
-        `sizes_...` are those of `Aux.sizes`, vectors that are not logged.
       flops: floating point operations of a call on one device; 0 = unknown.
       at_most: a switch is counted as its largest branch, so less than `flops` may run.
-      not_run: what of `flops` a call did not run, by its metrics.
     """
 
     call: Callable[..., tuple[State, Metrics]]
     flops: float = 0.0
     at_most: bool = False
-    not_run: Callable[[Metrics], float] = lambda metrics: 0.0
 
 
 class Task(Protocol):
@@ -60,11 +57,13 @@ class Task(Protocol):
 
     Attributes:
       plan: the schedule of the run.
-      abstract_state: shapes, dtypes and shardings of the state (`jax.ShapeDtypeStruct`).
     """
 
     plan: Plan
-    abstract_state: State
+
+    @property
+    def abstract_state(self) -> State:
+        """Shapes, dtypes and shardings of the state (`jax.ShapeDtypeStruct`)."""
 
     def first_state(self) -> State:
         """The state of step 0; called if there is no checkpoint."""

@@ -18,8 +18,6 @@ def read_bytes(path: Path, where: str = '', *, largest: int = LARGEST) -> bytes:
     """The bytes of a regular file.
 
     Args:
-      path: the file.
-      where: its name in messages; '' = the path.
       largest: bytes that it may have.
 
     Raises:
@@ -49,8 +47,6 @@ def parse(
     """The value of a JSON text.
 
     Args:
-      content: the text; bytes are UTF-8.
-      where: its name in messages.
       deepest: levels of lists and objects that it may have.
       replace: half characters become question marks, as in other texts that are not whole.
 
@@ -71,7 +67,7 @@ def parse(
         raise UsageError(
             f'{where}: not JSON (more than {deepest} levels of lists and objects).'
         ) from error
-    except UnicodeError as error:
+    except UnicodeDecodeError as error:
         raise UsageError(f'{where}: not JSON in UTF-8 ({error.reason}).') from error
     except ValueError as error:
         raise UsageError(f'{where}: not JSON ({error}).') from error

@@ -83,10 +83,6 @@ def read(path: Path, where: str = '') -> tuple[dict[str, np.ndarray], dict[str, 
 
     The checksum in the metadata is compared if there is one; who needs one must look for it.
 
-    Args:
-      path: the file.
-      where: its name in messages; '' = the path.
-
     Raises:
       UsageError: the file cannot be read, a length, place, dtype or shape in its header is impossible,
         the file ends early, or its tensors do not have the checksum.

@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.reinforcement import corridor, held, memories, portal, runs, spans
+from experiments.reinforcement import corridor, floors, held, memories, portal, runs, spans
 from longmem_jax.agents.acting import act, first_lanes
-from longmem_jax.agents.environments import floors
 from tests.agents.small import small_config
 
 

@@ -33,9 +33,7 @@ def test_one_line_per_run(tmp_path, made_figures):
 
 
 def test_what_is_not_there_is_one_clear_error(tmp_path):
-    with pytest.raises(
-        UsageError, match='score the run first: python -m longmem_jax.hosts.commands.blimp'
-    ):
+    with pytest.raises(UsageError, match='score the run first: python -m experiments.hosts.blimp'):
         scores(tmp_path)
     with pytest.raises(UsageError, match="did you mean 'syntax'"):
         scores(scored(tmp_path / 'a', 0.5), 'syntaxx')

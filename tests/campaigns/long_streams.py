@@ -145,7 +145,7 @@ def compare(name: str, num_tokens: int, length: int = 10, types: Sequence[str] =
     shape = (PARTS, segments, 1, length)
     tokens = np.random.default_rng(0).integers(0, VOCAB, shape).astype(np.int32)
     changes, base = {}, name.partition(':')[0]
-    nearest = LAYERS[base].nearest if base in LAYERS else ''
+    nearest = LAYERS[base].layer.nearest if base in LAYERS else ''
     if nearest:  # a change of type can change which entries are nearest: take all
         own = model_config(name)[base].to_dict()
         changes[base] = own | dict(top_k=own[nearest])

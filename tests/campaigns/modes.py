@@ -89,7 +89,7 @@ MODES = {
         once=True,
     ),
     'blimp': Mode(
-        ('lm',), (LM, '--data={base}/blimp', '--checkpoints=all'), 'longmem_jax.hosts.commands.blimp'
+        ('lm',), (LM, '--data={base}/blimp', '--checkpoints=all'), 'experiments.hosts.blimp'
     ),
     'import_checkpoint': Mode(
         ('imported/config.json',),

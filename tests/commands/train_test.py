@@ -24,7 +24,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.evaluation.token_losses import token_losses
-from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices, trace_step
+from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
 from longmem_jax.training import step as train_step
@@ -615,8 +615,8 @@ def test_seeds_share_what_is_compiled(texts, tmp_path, monkeypatch):
     """One compilation; every seed ends as if it had been trained by itself."""
     compiled = []
     monkeypatch.setattr(
-        'longmem_jax.commands.train.trace_step',
-        lambda *given: compiled.append(given) or trace_step(*given),
+        'longmem_jax.commands.train.lower_step',
+        lambda *given: compiled.append(given) or lower_step(*given),
     )
     config = small_config(texts)
     train_seeds(experiment(config, tmp_path), range(2))

@@ -16,6 +16,7 @@ from longmem_jax.config.base import base
 from longmem_jax.config.saved import restored, saved_config, write
 from longmem_jax.config.sections import add
 from longmem_jax.errors import UsageError
+from longmem_jax.training import identity
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -50,6 +51,19 @@ def test_overrides_do_what_they_do_with_the_file_of_the_config():
         overrides.apply(config, arguments)
     assert found.to_dict() == wanted.to_dict()
     assert found.evaluate.segment_length == 16 and found.retrieval.context == 4
+
+
+def test_fields_of_a_section_that_are_gone_are_left_out_of_earlier_runs():
+    """Of the config and of what a checkpoint belongs to; other unknown fields still differ."""
+    config = lifelong_classification.get_config('tiny,method=mbpa')
+    content = json.loads(config.to_json())
+    content['lifelong']['mbpa'] |= dict(faiss_rows=0, faiss_probe=8)
+    method = restored(content, 'FILE').lifelong.mbpa.to_dict()
+    assert method == config.lifelong.mbpa.to_dict()
+    given, path = {'config.lifelong.mbpa': identity.plain(method)}, 'config.lifelong.mbpa'
+    identity.require_same({path: content['lifelong']['mbpa']}, given, None, 'WHERE', 'OTHERWISE')
+    with pytest.raises(UsageError, match='config.lifelong.mbpa.other'):
+        identity.require_same({path: given[path] | dict(other=1)}, given, None, 'WHERE', '')
 
 
 def test_numbers_keep_their_types():

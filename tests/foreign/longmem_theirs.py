@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from longmem_jax.contract import Recipe
+from longmem_jax.contract import Recipe, Recipes
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tasks.registry import Task
 from longmem_jax.data.tasks.vocabulary import Vocabulary
@@ -24,7 +24,10 @@ def recipe(scale):
 
 
 ENTRY = dataclasses.replace(
-    transformer_xl.ENTRY, name='theirs', layer=TheirWindow, recipes={'theirs': recipe}
+    transformer_xl.ENTRY,
+    name='theirs',
+    layer=dataclasses.replace(transformer_xl.ENTRY.layer, module=TheirWindow),
+    recipe=Recipes({'theirs': recipe}),
 )
 
 

@@ -90,7 +90,7 @@ HOSTILE = [
     ("{{ lipsum.__globals__['os'].popen('id').read() }}", 'unsafe|undefined'),
     ("{{ raise_exception.__globals__ }}{{ strftime_now.__code__.co_code }}", 'unsafe|undefined'),
     ("{{ self.__init__.__globals__ }}{{ self._TemplateReference__context }}", 'unsafe|undefined'),
-    ("{{ '{0.__class__.__mro__}'.format('') }}", 'not for templates'),
+    ("{{ '{0.__class__.__mro__}'.format('') }}", 'unsafe|undefined'),
     ("{{ messages | map(attribute='__class__') | list }}", ''),
     ("{% include '/etc/passwd' %}", 'loader'),
     ("{% import 'os' as os %}", 'loader'),
@@ -98,37 +98,8 @@ HOSTILE = [
     ('{% do messages.append(1) %}', "unknown tag 'do'"),
     ('{{ messages.append(1) }}', 'unsafe|not safely callable'),
     ('{{ messages[0].update({"role": "x"}) }}', 'unsafe|not safely callable'),
-    ('{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}', 'steps'),
-    ('{% set l = [0] * 9999999 %}{% for a in l %}{% for b in l %}{% endfor %}{% endfor %}', 'steps'),
-    ('{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}', 'recursion|steps'),
+    ('{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}', 'recursion'),
     ('{{ range(999999999) | list }}', 'Range too big'),
-    ("{{ 'a' * 99999999999 }}", 'too large'),
-    ("{{ 99999999999 * 'a' }}", 'too large'),
-    ('{{ 9 ** 9 ** 9 ** 9 }}', 'too large'),
-    ('{% set n = namespace(a=2) %}{% for i in range(60) %}{% set n.a = n.a * n.a %}{% endfor %}',
-     'more than 4,096 bits'),
-    ("{{ '%99999999999d' % 1 }}", 'not for templates'),
-    ("{{ '{:>99999999999}'.format(1) }}", 'not for templates'),
-    ("{{ 'a'.ljust(99999999999) }}", 'not for templates'),
-    ("{{ 'a' | center(99999999999) }}", "No filter named 'center'"),
-    ("{% set a = 'a' * 9999999 %}{{ a.replace('a', a) }}", 'too large'),
-    ("{% set n = namespace(s='aa') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
-     'too large'),
-    ("{% set n = namespace(s='aa') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
-     'too large'),
-    ("{{ 'a' | indent(99999999999, true) }}", 'more than 16 blanks'),
-    ("{{ messages | tojson(indent=99999999999) }}", 'more than 16 blanks'),
-    ("{% set d = 'x' * 9999999 %}{{ range(99) | join(d) }}", 'too large'),
-    ("{% set d = 'x' * 9999999 %}{{ d.join(['a'] * 99) }}", 'too large'),
-    ("{% set d = 'x' * 9999999 %}{{ ([d] * 99) | join }}", 'too large'),
-    ("{% set d = 'x' * 9999999 %}{{ d | replace('x', d) }}", 'too large'),
-    ("{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = n.l + ['x' * 9999999] %}"
-     '{% endfor %}', 'too large'),
-    ('{{ ([[0] * 9999999] * 99) | sum(start=[]) }}', 'not numbers'),
-    ('{{ [1] | batch(99999999999, 0) | list }}', "No filter named 'batch'"),
-    ('{{ lipsum(n=99999) }}', 'undefined'),
-    ("{{ 'x'.encode().ljust(99999999999) }}", 'not for templates'),
-    ("{{ (1).to_bytes(99999999999, 'big') }}", 'not for templates'),
     ('{% for m in messages %}', 'not a chat template'),
     ('{{ 1 / 0 }}', 'division by zero'),
     ('{{ nothing.at.all }}', 'undefined'),
@@ -149,26 +120,11 @@ def test_hostile_templates_end_in_one_line(source, message):
         assert 'class' not in text and 'module' not in text and len(text) < 30, text
 
 
-def test_messages_are_not_changed_and_every_rendering_has_its_own_steps():
-    pytest.importorskip('jinja2')
-    template = chat.ChatTemplate('{% for a in range(90000) %}{% endfor %}', 'FILE', {})
-    for _ in range(3):
-        assert template.render(MESSAGES) == ''
-
-
-@pytest.mark.parametrize(
-    'source',
-    [
-        '{% for i in range(9) %}{% endfor %}',
-        "{{ bos_token ~ 'b' }}",
-        '{% macro f() %}{% endmacro %}{{ f() }}',
-    ],
-)
-def test_a_rendering_has_an_end_in_time(source, monkeypatch):
-    """Each step may read a text of megabytes."""
-    assert render(source) in ('', '<s>b')
-    monkeypatch.setattr(chat, 'MOST_SECONDS', -1)
-    with pytest.raises(UsageError, match='more than -1 seconds'):
+def test_a_text_has_an_end(monkeypatch):
+    source = '{% for a in range(9) %}{{ bos_token }}{% endfor %}'
+    assert render(source) == '<s>' * 9
+    monkeypatch.setattr(chat, 'MOST_CHARACTERS', 20)
+    with pytest.raises(UsageError, match='more than 20 characters'):
         render(source)
 
 

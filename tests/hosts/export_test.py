@@ -143,7 +143,7 @@ def test_a_memory_without_its_tensors_is_refused(tmp_path):
     save_file(tensors, path)
     found = hosts.find(out)
     assert found.segment_length == 8
-    with pytest.raises(UsageError, match='missing are those of block_1/attention/gate'):
+    with pytest.raises(UsageError, match='missing tensors: block_1/attention/gate'):
         hosts.load(found, hosts.make(found.model, 8))
     hosts.load(found, hosts.make(found.plain, 8))  # the host by itself is whole
 
@@ -200,6 +200,19 @@ def test_a_name_that_was_given_in_spite_of_an_error_is_taken_back(tmp_path, monk
             export.save(tmp_path / 'out', host.model, params)
     assert [path.name for path in tmp_path.iterdir()] == ['a']
     export.save(tmp_path / 'out', host.model, params)
+
+
+def test_a_folder_that_cannot_be_deleted_hides_no_error(tmp_path, monkeypatch):
+    """Closing a folder while it is deleted may fail, too: the first error is reported."""
+    host, params, _ = load(copied('gpt2', tmp_path / 'a'))
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, 'replace', fail)
+    monkeypatch.setattr(shutil, 'rmtree', fail)
+    with pytest.raises(UsageError, match='out: cannot be written'):
+        export.save(tmp_path / 'out', host.model, params, like=host)
 
 
 def test_a_file_that_is_linked_to_from_a_host_is_not_published(tmp_path):

@@ -1,7 +1,6 @@
 """The ring of an episodic memory against a list, and its neighbours against all distances."""
 
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.errors import UsageError
-from longmem_jax.lifelong import episodic, faiss_search
+from longmem_jax.lifelong import episodic
 
 write = jax.jit(episodic.write)
 nearest = jax.jit(episodic.nearest, static_argnames=('k', 'block'))
@@ -103,37 +101,3 @@ def test_draws_are_uniform_over_what_is_there():
     numbers, had = episodic.draw(memory, jax.random.key(1), (4_000,))
     values, counts = np.unique(numbers, return_counts=True)
     assert had and values.tolist() == [0, 10, 20, 30] and (abs(counts - 1_000) < 120).all()
-
-
-@pytest.mark.parametrize('dtype', episodic.DTYPES)
-@pytest.mark.parametrize('count', [2, 37, 70])  # 70: the ring was overwritten
-def test_faiss_finds_what_exact_search_finds_if_it_looks_into_all_cells(count, dtype):
-    pytest.importorskip('faiss')
-    _, memory = filled(count=count, dtype=dtype)
-    queries = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
-    for probe in (100, 1):
-        cells = faiss_search.CellSearch(probe, 'faiss_rows = 1')
-        numbers, found = jax.jit(cells.nearest, static_argnames='k')(memory, queries, k=5)
-        wanted, _, there = nearest(memory, queries, k=5)
-        # With few cells some neighbours may be others, but as many are found.
-        np.testing.assert_array_equal(found, there)
-        if probe == 100:
-            np.testing.assert_array_equal(numbers[found], wanted[there])
-
-
-def test_the_index_of_faiss_follows_the_memory():
-    pytest.importorskip('faiss')
-    cells = faiss_search.CellSearch(100, 'faiss_rows = 1')
-    search = jax.jit(cells.nearest, static_argnames='k')
-    _, memory = filled()
-    query = np.full((1, 3), 9, np.float32)
-    assert not search(episodic.empty(50, 3, 'float32'), query, k=1)[1].any()
-    assert search(memory, query, k=1)[0] != 777
-    memory = write(memory, np.array([777]), query, np.array([True]))
-    assert search(memory, query, k=1)[0] == 777, 'the index of the memory before was used'
-
-
-def test_faiss_that_is_not_installed_is_said_early(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'faiss', None)
-    with pytest.raises(UsageError, match=r'faiss_rows = 1.*\.\[faiss\].*set it to 0'):
-        faiss_search.CellSearch(1, 'faiss_rows = 1')

@@ -244,18 +244,6 @@ def test_answers_are_those_of_parameters_adapted_to_the_neighbours(name):
         np.testing.assert_allclose(loss[0], wanted, atol=3e-5)
 
 
-def test_faiss_is_used_beyond_a_size_and_answers_the_same():
-    pytest.importorskip('faiss')
-    exact, below, beyond = (made('mbpa', faiss_rows=rows, faiss_probe=100) for rows in (0, 30, 29))
-    assert [' (by FAISS)' in each.schedule(COUNT)[-1] for each in (exact, below, beyond)] == [
-        False, False, True,
-    ]  # fmt: skip
-    state, _ = read(exact)
-    key = jax.random.key(0)
-    answers = [each.predict(state, STREAM, ASKED, key) for each in (exact, beyond)]
-    np.testing.assert_allclose(*answers, rtol=1e-5)
-
-
 def test_a_test_set_is_adapted_to_once_or_row_by_row():
     key = jax.random.key(3)
     found, (state, _) = {}, read(made('meta_mbpa'))

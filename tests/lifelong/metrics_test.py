@@ -1,10 +1,11 @@
-"""Forgetting and transfer of a matrix worked by hand, macro means, the bootstrap, and figures."""
+"""Forgetting and transfer of a matrix worked by hand, the bootstrap, and figures."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.lifelong import comparisons
 from longmem_jax.lifelong import episodic, figures, metrics
 
 MATRIX = np.asarray([[0.9, 0.3, 0.2], [0.6, 0.8, 0.5], [0.5, 0.7, 1.0]])
@@ -29,42 +30,29 @@ def test_one_task_and_unknown_beginnings():
         metrics.transfer(MATRIX[:2])
 
 
-def test_macro_means_are_over_classes_that_occur():
-    labels = np.asarray([0, 0, 0, 1, 1, 2])
-    predicted = np.asarray([0, 0, 1, 1, 3, 0])
-    found = metrics.macro(predicted, labels)
-    assert found.accuracy == pytest.approx(3 / 6)
-    # Class 2 is never predicted: 0. Class 3 is no label and does not count.
-    assert found.precision == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    assert found.recall == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    assert found.f1 == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    with pytest.raises(ValueError):
-        metrics.macro(predicted[:0], labels[:0])
-
-
 def test_the_bootstrap_is_paired():
     random = np.random.default_rng(0)
     hard = random.random(400)  # rows differ much more than methods
-    better = metrics.paired_bootstrap(np.minimum(hard + 0.02, 1), hard, draws=500)
+    better = comparisons.paired_bootstrap(np.minimum(hard + 0.02, 1), hard, draws=500)
     assert better.mean == pytest.approx(0.02, abs=1e-3) and better.p < 0.01
     assert better.low > 0.015 and better.high < 0.0205
     a, b = (random.random(400) < 0.5 for _ in range(2))
-    same = metrics.paired_bootstrap(a, b, draws=500)
+    same = comparisons.paired_bootstrap(a, b, draws=500)
     assert same.low < 0 < same.high and same.p > 0.05
-    equal = metrics.paired_bootstrap(a, a, draws=50)
+    equal = comparisons.paired_bootstrap(a, a, draws=50)
     assert equal == (0, 0, 0, 1)
-    turned = metrics.paired_bootstrap(b, a, draws=500)
+    turned = comparisons.paired_bootstrap(b, a, draws=500)
     assert turned.mean == -same.mean and turned.p == pytest.approx(same.p)
     with pytest.raises(ValueError, match='same rows'):
-        metrics.paired_bootstrap(a, b[1:])
+        comparisons.paired_bootstrap(a, b[1:])
 
 
 def test_draws_in_parts_are_the_draws(monkeypatch):
     random = np.random.default_rng(0)
     a, b = random.random(50), random.random(50)
-    whole = metrics.paired_bootstrap(a, b, draws=101)
-    monkeypatch.setattr(metrics, 'DRAWS_AT_ONCE', 500)
-    assert metrics.paired_bootstrap(a, b, draws=101) == whole
+    whole = comparisons.paired_bootstrap(a, b, draws=101)
+    monkeypatch.setattr(comparisons, 'DRAWS_AT_ONCE', 500)
+    assert comparisons.paired_bootstrap(a, b, draws=101) == whole
 
 
 def test_the_bytes_of_a_memory():
@@ -80,16 +68,15 @@ def test_where_neighbours_come_from():
     tasks = np.asarray([0, 0, 1, 1, 2])
     numbers = np.asarray([[0, 2], [1, 4], [4, 0]])
     found = np.asarray([[True, True], [True, True], [True, False]])
-    shares = metrics.origins(numbers, found, np.asarray([0, 0, 2]), tasks, 3)
+    shares = comparisons.origins(numbers, found, np.asarray([0, 0, 2]), tasks, 3)
     np.testing.assert_allclose(shares, [[0.5, 0.25, 0.25], [0, 0, 0], [0, 0, 1]])
-    np.testing.assert_array_equal(metrics.by_task([[1, 0], [1, 1, 1]]), [0.5, 1])
 
 
 def test_figures(made_figures):
     names = ('a', 'b', 'c')
     figures.matrix(MATRIX, names, BEFORE)
-    figures.first_and_last({'replay': MATRIX, 'none': MATRIX * 0.5}, names)
-    figures.neighbours(np.eye(3), names)
+    comparisons.first_and_last({'replay': MATRIX, 'none': MATRIX * 0.5}, names)
+    comparisons.neighbours(np.eye(3), names)
     whole, lines, shares = made_figures
     for figure in made_figures:
         figure.canvas.draw()

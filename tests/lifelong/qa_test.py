@@ -198,7 +198,7 @@ def test_faulty_settings(root):
         made(root, ('squad',), validation_rows=2)
     with pytest.raises(UsageError, match="task = 'news'"):
         made(root, ('news',))
-    with pytest.raises(UsageError, match='there is no such file'):
+    with pytest.raises(UsageError, match='no such file'):
         made(root / 'squad')
 
 

@@ -205,7 +205,7 @@ def test_a_memory_in_a_host_is_read_with_its_scores(normalized):
     ring = write(empty, keys, values, jnp.full((2,), 5, jnp.int32))
     queries = rows(2, (2, heads, 4, width))
     sizes = dict(memory_size=8, top_k=8, block_size=8)
-    layer = LAYERS['memorizing'].layer(settings, None, None, normalized=normalized, **sizes)
+    layer = LAYERS['memorizing'].layer.module(settings, None, None, normalized=normalized, **sizes)
     init = jax.jit(functools.partial(layer.init_with_output, method='retrieve'))
     found, _ = init(jax.random.key(0), queries, ring)
     scores = jnp.einsum('bhnd,bhmd->bhnm', queries, keys) * (1 if normalized else width**-0.5)

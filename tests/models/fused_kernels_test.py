@@ -28,9 +28,9 @@ FAST = ('transformer_xl',)
 NAMES = [
     name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
     for layer, entry in sorted(OWN_CODE.items())
-    if entry.fused is not None
+    if entry.layer.fused is not None
     for variant in ('', *entry.variants)
-    if not entry.fused(entry.small(variant))
+    if not entry.layer.fused(entry.small(variant))
     for name in (f'{layer}:{variant}' if variant else layer,)
 ]
 
@@ -161,7 +161,9 @@ def a_config(**model):
 
 def test_faults_say_who_has_it():
     assert checks.find_faults(a_config(), 1) == []
-    able = ', '.join(sorted(name for name, entry in ATTENTION.items() if entry.fused is not None))
+    able = ', '.join(
+        sorted(name for name, entry in ATTENTION.items() if entry.layer.fused is not None)
+    )
     unable = a_config(attention=('memsizer',) * 2, memsizer=section('memsizer'))
     fault, *_ = checks.find_faults(unable, 1)
     assert fault == (

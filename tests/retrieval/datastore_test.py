@@ -121,10 +121,10 @@ def test_keys_that_are_not_there_cannot_be_asked_for(folder):
     store = Datastore(folder, None, False)
     for name in ('keys', 'values', 'contexts'):
         for numbers in ([0, 6], [[-1]]):
-            with pytest.raises(UsageError, match='has 6 keys; asked for are those of numbers'):
+            with pytest.raises(UsageError, match='has 6 keys; keys .* were requested'):
                 store.rows(name, np.asarray(numbers))
     lists = Lists(folder, np.asarray([[2, 10**9]]), np.zeros((1,), np.int64), store)
-    with pytest.raises(UsageError, match='has 6 keys; asked for'):
+    with pytest.raises(UsageError, match='has 6 keys; keys .* were requested'):
         lists.tokens(np.zeros((1,), np.int64))
 
 

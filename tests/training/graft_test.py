@@ -16,7 +16,7 @@ from tests.toys import with_config
 def test_memory_tokens_grow():
     own = {'memory_tokens': {'tokens': jnp.zeros((4, 3))}, 'other': jnp.zeros((2,))}
     other = {'memory_tokens': {'tokens': jnp.ones((2, 3))}, 'other': jnp.ones((2,))}
-    said, growing = [], LAYERS['memory_tokens'].growing
+    said, growing = [], LAYERS['memory_tokens'].recipe.growing
     found = graft(own, other, 'RUN', said.append, growing)
     np.testing.assert_array_equal(
         found['memory_tokens']['tokens'], np.repeat([1.0, 0.0], 2)[:, None] * np.ones((1, 3))

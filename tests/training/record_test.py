@@ -70,19 +70,3 @@ def test_evaluations_and_checkpoints_do_not_slow_the_rate(made):
     ((_, _, speed),) = [row for row in kept.rows if row[1] == 'speed']
     assert speed['tokens_per_s'] == pytest.approx(8 / 2)
     assert speed['flops_at_most_per_s'] == pytest.approx(12 / 2), 'a bound is called one'
-
-
-def test_operations_that_did_not_run_are_taken_off(made):
-    """By hand: three steps of 12 operations in 6 s, one of which left out 6."""
-    _, kept, clock = made
-    task = SimpleNamespace(plan=Plan(10, 3, 0, 20, '', {}), in_short=lambda metrics: '')
-    spared = Step(None, 12.0, not_run=lambda sizes: sum(sizes['sizes_8_16']))
-    added = Record(task, kept, kept, spared)
-    for step in range(1, 8):
-        clock.now += 2.0
-        left_out = [0.0, 6.0] if step == 5 else [0.0, 0.0]
-        added.add(step, {'loss': 1.0, 'tokens_seen': 8.0 * step, 'sizes_8_16': left_out})
-    added.write()
-    ((_, _, speed),) = [row for row in kept.rows if row[1] == 'speed']
-    assert speed['flops_per_s'] == pytest.approx((3 * 12 - 6) / 6)
-    assert not any('sizes' in name for _, _, values in kept.rows for name in values), 'not logged'

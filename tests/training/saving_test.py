@@ -173,7 +173,7 @@ def test_a_checkpoint_of_another_run_is_refused(opened):
     path = ours / '6' / 'identity' / 'metadata'
     path.write_text(json.dumps(json.loads(path.read_text()) | {'step': 6}))
     checksums.seal(ours / '6')
-    with pytest.raises(UsageError, match='checkpoint 6 is of another run') as caught:
+    with pytest.raises(UsageError, match='checkpoint 6 belongs to run') as caught:
         opened('ours')[0].restore(abstract())
     assert '\n' not in str(caught.value) and (ours / '6').is_dir()
     shutil.rmtree(ours / '6')

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from experiments.hosts import minimal_pairs
 from longmem_jax.commands.import_checkpoint import ARGUMENTS, import_checkpoint
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
@@ -24,7 +25,7 @@ from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.hosts import chat, hosts
-from longmem_jax.hosts.data import cmu_dog, minimal_pairs, superglue
+from longmem_jax.hosts.data import cmu_dog, superglue
 from longmem_jax.lifelong.data import classification, qa, relations
 from longmem_jax.released import transformer_xl
 from longmem_jax.retrieval import build_datastore, progress_file, search, verified

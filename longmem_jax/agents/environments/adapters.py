@@ -18,8 +18,7 @@ from longmem_jax.agents.environments.interface import Box, Environment, Moved, e
 from longmem_jax.errors import UsageError
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """One episode.
 
     Attributes:
@@ -47,8 +46,6 @@ def adapt(
 
     Args:
       suite: an object with `reset_env`, `step_env` and `action_space` as gymnax has them.
-      params: its parameters.
-      name: of the environment.
       longest: steps after which an episode is cut off.
       shortest: fewest steps of an episode, if more than one is known.
       see: (observation) to what is seen of it.
@@ -128,7 +125,8 @@ def _box(space: Any, seen: jax.ShapeDtypeStruct) -> Box:
     for name, otherwise in (('low', -np.inf), ('high', np.inf)):
         value = np.asarray(getattr(space, name, otherwise))
         ends.append(float(value) if value.ndim == 0 else otherwise)
-    return Box(*ends, seen.shape, seen.dtype)
+    low, high = ends
+    return Box(low, high, seen.shape, seen.dtype)
 
 
 def shrunk(picture: jax.Array, size: int) -> jax.Array:

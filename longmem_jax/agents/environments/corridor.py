@@ -37,8 +37,7 @@ WORDS = ('agent', 'block', 'object', 'door', 'red', 'blue')
 MIDDLE = 1  # row of the corridor; the doors are in rows 0 and 2
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """One episode; all leaves are of shape [], but for `position`.
 
     Attributes:
@@ -75,14 +74,9 @@ def start(key: jax.Array, shortest: int, longest: int) -> State:
 
 
 def places(state: State, cells: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Which cells can be walked on, which is the object, and which are doors.
+    """Which cells, rows and columns int32 [..., 2], can be walked on, are the object, are doors.
 
-    Args:
-      state: the episode.
-      cells: rows and columns, int32 [..., 2].
-
-    Returns:
-      Three times bool [...].
+    Three times bool [...].
     """
     row, column = cells[..., 0], cells[..., 1]
     floor = (row == MIDDLE) & (column >= 1) & (column <= state.length)
@@ -97,14 +91,9 @@ def opens_red(state: State, cells: jax.Array) -> jax.Array:
 
 
 def at(state: State, cells: jax.Array) -> jax.Array:
-    """The words that stand in some cells; outside of the map there are none.
+    """The words that stand in some cells, rows and columns int32 [..., 2].
 
-    Args:
-      state: the episode.
-      cells: rows and columns, int32 [..., 2].
-
-    Returns:
-      bool [..., 6], in the order of `WORDS`.
+    Returns bool [..., 6], in the order of `WORDS`. Outside of the map there are none.
     """
     floor, thing, door = places(state, cells)
     row, column = cells[..., 0], cells[..., 1]

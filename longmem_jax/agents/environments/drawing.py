@@ -5,7 +5,6 @@ shaded cells.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from longmem_jax.agents.environments import grid
-from longmem_jax.agents.environments.interface import Environment
+from longmem_jax.agents.environments.interface import Environment, Map
 from longmem_jax.files import whole_file
 
 COLOURS = {
@@ -54,11 +53,11 @@ class Episode:
         return jax.tree.map(lambda leaf: leaf[step], self.states)
 
 
-def of_map(environment: Environment, state: Any) -> np.ndarray:
+def of_map(world: Map, state: Any) -> np.ndarray:
     """The words that stand in all cells of a map, bool [rows, columns, words]."""
-    rows, columns = environment.map.extent(state)
+    rows, columns = world.extent(state)
     cells = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing='ij'), -1)
-    return np.asarray(environment.map.at(state, cells.astype(np.int32)))
+    return np.asarray(world.at(state, cells.astype(np.int32)))
 
 
 def symbol(words: set[str]) -> str:
@@ -77,22 +76,22 @@ def text(environment: Environment, state: Any, observation: np.ndarray) -> str:
         flat = np.asarray(observation).reshape(-1)
         shown = ' '.join(f'{float(value):.4g}' for value in flat[:32])
         return shown + (f' ... ({flat.size} numbers)' if flat.size > 32 else '')
-    whole, names = of_map(environment, state), np.array(environment.map.words)
+    whole, names = of_map(environment.map, state), np.array(environment.map.words)
     return '\n'.join(''.join(symbol(set(names[cell])) for cell in row) for row in whole)
 
 
 def caption(environment: Environment, episode: Episode, step: int) -> str:
     """What is done at a step, such as `step 12: left, reward +0.1, room 3`."""
     action = int(episode.actions[step])
-    of_grid = environment.map is not None
-    parts = [f'step {step}: {grid.ACTIONS[action] if of_grid else f"action {action}"}']
+    world = environment.map
+    parts = [f'step {step}: {grid.ACTIONS[action] if world else f"action {action}"}']
     if episode.rewards[step]:
         parts.append(f'reward {episode.rewards[step]:+.3g}')
-    if of_grid:
-        seen = of_map(environment, episode.state(step)).any((0, 1))
+    if world:
+        seen = of_map(world, episode.state(step)).reshape(-1, len(world.words)).max(axis=0)
         parts += [
             word
-            for word, there in zip(environment.map.words, seen, strict=True)
+            for word, there in zip(world.words, seen, strict=True)
             if there and word.startswith('room')
         ]
     return ', '.join(parts)
@@ -114,7 +113,7 @@ def as_text(environment: Environment, episode: Episode) -> str:
 def _cell(words: set[str], size: int) -> np.ndarray:
     """A cell as pixels, uint8 [size, size, 3]: doors fill it, things and the agent its middle."""
     pixels = np.full((size, size, 3), COLOURS['floor'], np.uint8)
-    colour = 'red' if 'red' in words else 'blue' if 'blue' in words else None
+    colour = 'red' if 'red' in words else 'blue' if 'blue' in words else ''
     middle = slice(size // 4, max(size - size // 4, size // 4 + 1))
     if 'block' in words:
         pixels[:] = COLOURS['block']
@@ -139,7 +138,7 @@ def picture(environment: Environment, state: Any, observation: np.ndarray) -> np
     """A state as pixels, uint8 [height, width, 3]."""
     seen = np.asarray(observation)
     if environment.map is not None:
-        whole, names = of_map(environment, state), np.array(environment.map.words)
+        whole, names = of_map(environment.map, state), np.array(environment.map.words)
         size = max(2, min(LARGEST, WIDTH // whole.shape[1]))
         rows = [np.hstack([_cell(set(names[cell]), size) for cell in row]) for row in whole]
         return np.vstack(rows)
@@ -157,29 +156,26 @@ def frame(environment: Environment, episode: Episode, step: int) -> Image.Image:
     """A step with its caption above and what is held below."""
     drawn = picture(environment, episode.state(step), episode.observations[step])
     height, width = drawn.shape[:2]
-    held = 0 if episode.held is None else BAR + GAP
+    reads = episode.held
+    held = 0 if reads is None else BAR + GAP
     page = Image.new('RGB', (max(width, 240), LINE + height + held), COLOURS['paper'])
     ImageDraw.Draw(page).text((2, 2), caption(environment, episode, step), COLOURS['agent'])
     page.paste(Image.fromarray(drawn), (0, LINE))
-    if held:
-        shades = np.ascontiguousarray(_shades(np.asarray(episode.held[step]), page.width, BAR))
+    if reads is not None:
+        shades = np.ascontiguousarray(_shades(np.asarray(reads[step]), page.width, BAR))
         page.paste(Image.fromarray(shades), (0, LINE + height + GAP))
     return page
 
 
-def chosen(episode: Episode, most: int) -> Sequence[int]:
+def chosen(episode: Episode, most: int) -> np.ndarray:
     """At most `most` steps, evenly spread, with the first and the last."""
     return np.unique(np.linspace(0, len(episode) - 1, min(most, len(episode))).round().astype(int))
 
 
 def write_png(path: str | Path, environment: Environment, episode: Episode, most: int = 12) -> None:
-    """Writes some steps of an episode, one below the other.
+    """Writes some steps of an episode of at least one step, one below the other.
 
-    Args:
-      path: the file.
-      environment: that was played.
-      episode: of at least one step.
-      most: number of steps that are drawn; they are evenly spread.
+    At most `most`, evenly spread.
     """
     frames = _frames(environment, episode, most)
     page = Image.new(
@@ -200,11 +196,9 @@ def write_gif(
     most: int = 500,
     milliseconds: int = 120,
 ) -> None:
-    """Writes an episode as a film; for the arguments, see `write_png`.
+    """Writes an episode as a film, see `write_png`.
 
-    Args:
-      path, environment, episode, most: see `write_png`.
-      milliseconds: of every step; the last one stays for ten times as long.
+    Steps take `milliseconds`, the last one ten times as long.
     """
     frames = _frames(environment, episode, most)
     times = [milliseconds] * (len(frames) - 1) + [10 * milliseconds]

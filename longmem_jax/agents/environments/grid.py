@@ -12,14 +12,8 @@ AROUND = np.stack(np.meshgrid([-1, 0, 1], [-1, 0, 1], indexing='ij'), -1).astype
 
 
 def ahead(position: jax.Array, action: jax.Array) -> jax.Array:
-    """The cell that an action leads to if nothing stands there.
-
-    Args:
-      position: row and column, int32 [2].
-      action: int32 [], a place in `ACTIONS`.
-
-    Returns:
-      Row and column, int32 [2].
+    """The cell, int32 [2], that an action, a place in `ACTIONS`, leads to from `position` if
+    nothing stands there.
     """
     return position + jnp.asarray(STEPS)[action]
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 State = Any  # a pytree of arrays, of one environment
 Info = dict[str, Any]
@@ -45,7 +46,7 @@ class Discrete:
 
     n: int
     shape: tuple[int, ...] = ()
-    dtype: Any = jnp.int32
+    dtype: DTypeLike = jnp.int32
 
     def sample(self, key: jax.Array) -> jax.Array:
         """A uniform number, int32 []."""
@@ -65,7 +66,7 @@ class Box:
     low: float
     high: float
     shape: tuple[int, ...]
-    dtype: Any = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def sample(self, key: jax.Array) -> jax.Array:
         """An array of uniform elements; of bools and whole numbers all are equally likely."""
@@ -93,7 +94,7 @@ class Map(NamedTuple):
 
     words: tuple[str, ...]
     extent: Callable[[State], tuple[int, int]]
-    at: Callable[[State, jax.Array], jax.Array]
+    at: Callable[[State, Any], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +180,9 @@ def endless(
         state = start(key)
         return observe(state), state
 
-    def step(key: jax.Array, state: State, action: jax.Array, params: Any = None):
+    def step(
+        key: jax.Array, state: State, action: jax.Array, params: Any = None
+    ) -> tuple[Any, ...]:
         del params
         key_move, key_start = jax.random.split(key)
         moved = move(key_move, state, action)

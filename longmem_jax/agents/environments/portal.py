@@ -43,8 +43,7 @@ REWARD = 0.1  # times the number of the room that is left for the next
 WORDS = ('agent', 'block', 'door', 'red', 'blue')  # then a word for every room
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """One episode.
 
     Attributes:
@@ -100,15 +99,10 @@ def doors(cells: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def at(state: State, cells: jax.Array, rooms: int, size: int) -> jax.Array:
-    """The words that stand in some cells of the agent's room; outside of its walls there are none.
+    """The words that stand in some cells of the agent's room.
 
-    Args:
-      state: the episode.
-      cells: rows and columns, int32 [..., 2].
-      rooms, size: fields of the environment.
-
-    Returns:
-      bool [..., 5 + rooms], in the order of `words`.
+    Returns bool [..., 5 + rooms], in the order of `words`. `cells` are rows and columns, int32 [..., 2].
+    Outside of the room's walls there are none.
     """
     left, right = doors(cells, size)
     inside = jnp.all((cells >= 0) & (cells <= size + 1), -1)

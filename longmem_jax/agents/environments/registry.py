@@ -58,11 +58,7 @@ def check(name: str, fields: Mapping[str, Any]) -> list[str]:
 
 
 def build(name: str, fields: Mapping[str, Any] | None = None) -> Environment:
-    """An environment by its name.
-
-    Args:
-      name: a name of `ENVIRONMENTS`.
-      fields: values of fields; those left out have their defaults.
+    """An environment by its name; fields left out have their defaults.
 
     Raises:
       UsageError: an unknown name, faults of fields, or the environment's package is missing.

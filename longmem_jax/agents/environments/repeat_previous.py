@@ -27,8 +27,7 @@ FIELDS = dict(
 DEFAULTS = dict(symbols=4, back=4, steps=52)
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """One episode.
 
     Attributes:

@@ -6,7 +6,7 @@ popgym-arcade have an extra each and should not be installed together: popgym-ar
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -151,7 +151,7 @@ def craftax(task: str, longest: int) -> Environment:
     return adapt(suite, params, 'craftax', longest=longest, measure=achievements)
 
 
-BUILD = {
+BUILD: dict[str, Callable[..., Environment]] = {
     'memory_chain': memory_chain,
     'gymnax': gymnax,
     'popgym_arcade': popgym_arcade,

@@ -38,7 +38,7 @@ def check(settings: Any) -> list[str]:
     return faults
 
 
-class _Documents(Sequence):
+class _Documents(Sequence[Any]):
     """The documents of a split; training draws distances, evaluation cycles through them.
 
     Training's are even in their logarithm, from the smallest to the largest.
@@ -64,7 +64,7 @@ class _Documents(Sequence):
     def __len__(self) -> int:
         return self._settings['documents' if self._split == 'train' else 'eval_documents']
 
-    def __getitem__(self, index: int) -> tuple[Piece, ...]:
+    def __getitem__(self, index: int) -> tuple[Piece, ...]:  # type: ignore[override]  # no slices
         if not 0 <= index < len(self):
             raise IndexError(index)
         settings, distances = self._settings, self._settings['distances']

@@ -44,9 +44,6 @@ class PieceCorpus:
     """Tokenized documents; a corpus as `data.corpus.Corpus`.
 
     Bytes are those of the pieces that are scored as text: a document of answers has none.
-
-    Attributes:
-      tokenizer: the tokenizer of all pieces.
     """
 
     def __init__(self, documents: Sequence[Sequence[Piece]], tokenizer: Tokenizer):
@@ -82,9 +79,8 @@ def source_of(
 ) -> DataSource:
     """A source whose documents are made of pieces.
 
-    Args:
-      documents: (`config.data`, split) to the pieces of every document of a split.
-      check, scores, require: as in `DataSource`.
+    `documents(config.data, split)` gives those of every document of a split. The other arguments
+    are as in `DataSource`.
     """
     return DataSource(
         lambda data, split: PieceTexts(documents(data, split)),

@@ -84,12 +84,8 @@ class _World:
     def step(self, changes: np.ndarray, colours: np.ndarray) -> np.ndarray:
         """Moves both particles and repaints some.
 
-        Args:
-          changes: bool [2, count], which particles change colour.
-          colours: int [2, count], their new colours.
-
-        Returns:
-          The cells of the particles, int64 [2, count, 2].
+        `changes` bool [2, count], and `colours` int [2, count]. Returns the cells of the particles,
+        int64 [2, count, 2].
         """
         for particle in (0, 1):
             ahead, outside = self._outside(particle)
@@ -106,16 +102,10 @@ class _World:
 def simulate(
     settings: Any, count: int, steps: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Runs `count` simulations in parallel.
+    """Runs `count` simulations of `steps` steps in parallel.
 
-    Args:
-      settings: `config.data.task`.
-      count, steps: simulations, and steps of each.
-      random: source of all random numbers.
-
-    Returns:
-      Frames, uint8 [count, steps, tokens], with the question last, and labels, uint8 [count, steps];
-      no answer is 0 for 'colours', 255 for the easier versions.
+    Returns frames, uint8 [count, steps, tokens], with the question last, and labels, uint8 [count,
+    steps]; no answer is 0 for 'colours', 255 for the easier versions.
     """
     size, colours = settings['size'], settings['num_colours']
     asks_colours = settings['question'] == 'colours'
@@ -173,11 +163,7 @@ def simulate(
 
 
 class Collision:
-    """The simulations of a split as a corpus; see `data.corpus.Corpus`.
-
-    Attributes:
-      tokenizer: the words of the stream.
-    """
+    """The simulations of a split as a corpus; see `data.corpus.Corpus`."""
 
     def __init__(self, settings: Any, split: str, seed: int):
         """Simulates nothing yet; `settings` is `config.data.task`."""

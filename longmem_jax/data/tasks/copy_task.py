@@ -58,11 +58,7 @@ RULES = {'count': _count}
 
 
 class Copy:
-    """The documents of a split as a corpus; see `data.corpus.Corpus`.
-
-    Attributes:
-      tokenizer: the five words.
-    """
+    """The documents of a split as a corpus; see `data.corpus.Corpus`."""
 
     def __init__(self, settings: Any, split: str, seed: int):
         """Draws nothing yet; `settings` is `config.data.task`."""

@@ -115,11 +115,7 @@ RULES = {'execute': _execute}
 
 
 class _Walk:
-    """Writes one document.
-
-    Attributes:
-      lines: (line, whether it executes an instruction).
-    """
+    """Writes one document: (line, whether it executes an instruction)."""
 
     def __init__(self, random: np.random.Generator, settings: Any):
         self._random, self._settings = random, settings
@@ -190,11 +186,7 @@ class _Walk:
 
 
 class Instruction:
-    """The documents of a split as a corpus; see `data.corpus.Corpus`.
-
-    Attributes:
-      tokenizer: the words of the text.
-    """
+    """The documents of a split as a corpus; see `data.corpus.Corpus`."""
 
     def __init__(self, settings: Any, split: str, seed: int):
         """Generates nothing yet; `settings` is `config.data.task`."""

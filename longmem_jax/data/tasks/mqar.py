@@ -8,7 +8,6 @@ any number of segments, so pairs in one segment are asked for in later ones.
 """
 
 import ast
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -105,9 +104,6 @@ class Mqar:
 
     Training draws a size uniformly from `sizes`; evaluation cycles through them. Every answer is one
     token, so accuracy and exact match are the same: the share of all questions answered.
-
-    Attributes:
-      tokenizer: the words.
     """
 
     def __init__(self, settings: Any, split: str, seed: int):
@@ -154,7 +150,7 @@ def by_power(random: np.random.Generator, places: int, power: float, count: int)
 
 
 def _filler(
-    random: np.random.Generator, fill: str, keys: Sequence[int], words: int, length: int
+    random: np.random.Generator, fill: str, keys: np.ndarray, words: int, length: int
 ) -> np.ndarray:
     """The filler between questions, int32 [length]."""
     if fill == 'blank':

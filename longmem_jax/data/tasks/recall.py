@@ -138,9 +138,6 @@ class Recall:
     Training draws distances between the smallest and the largest, uniformly, or with `spread = 'log'`
     so that every doubling is as frequent: what carries its memory from segment to segment learns from
     short distances first. Evaluation cycles through the list.
-
-    Attributes:
-      tokenizer: the words.
     """
 
     def __init__(self, settings: Any, split: str, seed: int):

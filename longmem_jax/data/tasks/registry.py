@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.tasks import (
     collision,
     collision_rules,
@@ -37,7 +38,7 @@ class Task(NamedTuple):
       distance: settings to the greatest distance in training, tokens; None = there is none.
     """
 
-    corpus: Callable[[Settings, str, int], Any]
+    corpus: Callable[[Settings, str, int], AnyCorpus]
     check: Callable[[Settings], list[str]]
     vocabulary: Callable[[Settings], Any]
     questions: Callable[[Settings, np.ndarray, np.ndarray], np.ndarray]
@@ -45,7 +46,9 @@ class Task(NamedTuple):
     distance: Callable[[Settings], int] | None = None
 
 
-def _task(module: ModuleType, corpus: Any, rules: ModuleType | None = None) -> Task:
+def _task(
+    module: ModuleType, corpus: Callable[..., AnyCorpus], rules: ModuleType | None = None
+) -> Task:
     """The task of a module, by the names that every one of them has; its rules may be another's."""
     rules, distance = rules or module, getattr(module, 'greatest_distance', None)
     return Task(corpus, module.check, module.vocabulary, rules.questions, rules.RULES, distance)

@@ -35,11 +35,8 @@ def vocabulary(settings: Any) -> Vocabulary:
 
 
 def by_frequency(tokens: np.ndarray, num_tokens: int) -> np.ndarray:
-    """All tokens by falling count, then by first appearance, then by number, int32 [num_tokens].
-
-    Args:
-      tokens: int [n], all below `num_tokens`.
-      num_tokens: number of different tokens.
+    """All tokens, int [n] below `num_tokens`, by falling count, then by first appearance, then by
+    number: int32 [num_tokens].
     """
     counts = np.bincount(tokens, minlength=num_tokens)
     first_index = np.full((num_tokens,), len(tokens))
@@ -73,11 +70,7 @@ RULES = {'counts': _count}
 
 
 class Sorting:
-    """The sequences of a split as a corpus; see `data.corpus.Corpus`.
-
-    Attributes:
-      tokenizer: the words.
-    """
+    """The sequences of a split as a corpus; see `data.corpus.Corpus`."""
 
     def __init__(self, settings: Any, split: str, seed: int):
         """Draws nothing yet; `settings` is `config.data.task`."""

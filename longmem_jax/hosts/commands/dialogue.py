@@ -30,12 +30,6 @@ def respond_split(
 
     Writes the responses to `WORKDIR/responses.SPLIT.jsonl`, the scores to `WORKDIR/dialogue.SPLIT.json`.
 
-    Args:
-      experiment: with `config.data.source = 'cmu_dog'`.
-      params: parameters.
-      split: 'train', 'validation' or 'test'.
-      progress: where the results are printed.
-
     Returns:
       'dialogue': the metrics of `overlap`, the numbers of conversations and responses, and how they were
       written; nothing if `config.data.task.respond` is False.

@@ -49,9 +49,6 @@ def evaluate_tasks(
       limit: examples per task, or their share below 1; None = all.
       output: JSON to write; '' = lm_eval.json in the workdir.
 
-    Returns:
-      What `lm_eval.simple_evaluate` returns.
-
     Raises:
       UsageError: lm-eval is not installed, an unknown task, or as in `newest_parameters`.
     """

@@ -21,14 +21,7 @@ def answer_split(
 ) -> dict[str, Any]:
     """Answers the questions of a split with the words of the classes, and reports the metrics.
 
-    Args:
-      experiment: with `config.data.source = 'superglue'`.
-      params: parameters.
-      split: 'train', 'validation' or 'test'.
-      progress: where the results are printed.
-
-    Returns:
-      See `_report`.
+    See `_report`.
     """
     config = experiment.config
     name = config.data.task.name
@@ -51,11 +44,12 @@ def classify_split(
     experiment: Experiment, params: Any, split: str, progress: Progress
 ) -> dict[str, Any]:
     """The same of a classifier, with `config.data.source = 'superglue_pairs'`."""
-    corpus = experiment.corpus(split)
+    corpus: Any = experiment.corpus(split)
+    model: Any = experiment.evaluation_model
     name = experiment.config.data.task.name
     progress.say(f'Classifying {len(corpus):,} examples of {name}, {split} ...')
     found = classify(
-        experiment.evaluation_model,
+        model,
         params,
         experiment.mesh,
         corpus,

@@ -73,14 +73,15 @@ def cut(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, n
 
 def marks_of(tokenizer: Tokenizer) -> tuple[int, int]:
     """The ids of `BEGIN` and `BORDER`; raises `UsageError` if a tokenizer lacks one."""
-    known = isinstance(tokenizer, FromJson)
-    marks = [tokenizer.token_id(mark) if known else None for mark in (BEGIN, BORDER)]
-    if None in marks:
+    begin = border = None
+    if isinstance(tokenizer, FromJson):
+        begin, border = tokenizer.token_id(BEGIN), tokenizer.token_id(BORDER)
+    if begin is None or border is None:
         raise UsageError(
             f'config.data.tokenizer: has no {BEGIN} and {BORDER}, which mark the texts of an '
             "encoder; use the folder of a BERT model, or kind = 'wordpiece'."
         )
-    return marks[0], marks[1]
+    return begin, border
 
 
 class ClassCorpus:

@@ -40,10 +40,7 @@ FIELDS = dict(
 class Dialogue:
     """A conversation.
 
-    Attributes:
-      name: of its file.
-      document: what is known of the movie; '' where it is not read.
-      utterances: (speaker, text), speakers 'A' and 'B'.
+    (speaker 'A' or 'B', text), and what is known of the movie, '' where it is not read.
     """
 
     name: str
@@ -106,7 +103,6 @@ def read(path: str, split: str, document: str = 'before') -> list[Dialogue]:
 
     Args:
       path: folder with `Conversations/` and `WikiData/`, as in the original repository.
-      split: 'train', 'validation' or 'test'.
       document: 'before' or 'none'.
 
     Raises:

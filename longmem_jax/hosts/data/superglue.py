@@ -43,6 +43,10 @@ class Example:
         return f'{self.first}\n{self.second}\nAnswer:'
 
 
+# First and second text, label, and the group whose questions are scored together.
+Question = tuple[str, str, Any, Hashable]
+
+
 class Task(NamedTuple):
     """A task of the benchmark.
 
@@ -56,38 +60,40 @@ class Task(NamedTuple):
     labels: tuple[Any, ...]
     answers: tuple[str, ...]
     fields: Fields
-    examples: Callable[[dict[str, Any], str, int], Iterator[tuple[str, str, Any, Hashable]]]
+    examples: Callable[[dict[str, Any], str, int], Iterator[Question]]
 
 
-def _boolq(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+def _boolq(line: dict[str, Any], where: str, number: int) -> Iterator[Question]:
     question = line['question'].rstrip('?')
     yield line['passage'], f'Question: {question}?', line['label'], number
 
 
-def _claim(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+def _claim(line: dict[str, Any], where: str, number: int) -> Iterator[Question]:
     yield line['premise'], f'Claim: {line["hypothesis"]}', line['label'], number
 
 
-def _copa(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+def _copa(line: dict[str, Any], where: str, number: int) -> Iterator[Question]:
     if line['question'] not in ('cause', 'effect'):
         raise UsageError(f'{where}: question = {shown(line["question"])}: must be cause or effect.')
     second = f'What was the {line["question"]}?\n1. {line["choice1"]}\n2. {line["choice2"]}'
     yield line['premise'], second, line['label'], number
 
 
-def _wic(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+def _wic(line: dict[str, Any], where: str, number: int) -> Iterator[Question]:
     second = f'Does "{line["word"]}" mean the same in both sentences?'
     yield f'{line["sentence1"]}\n{line["sentence2"]}', second, line['label'], number
 
 
-def _wsc(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+def _wsc(line: dict[str, Any], where: str, number: int) -> Iterator[Question]:
     target = line['target']
     require_fields(target, {'span1_text': str, 'span2_text': str}, f'{where}, target')
     second = f'Does "{target["span2_text"]}" refer to "{target["span1_text"]}"?'
     yield line['text'], second, line['label'], number
 
 
-def multirc_answers(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+def multirc_answers(
+    line: dict[str, Any], where: str, number: int
+) -> Iterator[tuple[str, str, str, int, Hashable]]:
     """(passage, question, answer, label, question's number) of every answer of a line."""
     passage = line['passage']
     require_fields(passage, {'text': str, 'questions': list}, f'{where}, passage')
@@ -105,7 +111,7 @@ def multirc_answers(line: dict[str, Any], where: str, number: int) -> Iterator[t
             )
 
 
-def _multirc(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+def _multirc(line: dict[str, Any], where: str, number: int) -> Iterator[Question]:
     for passage, question, answer, label, group in multirc_answers(line, where, number):
         yield passage, f'Question: {question}\nProposed answer: {answer}', label, group
 
@@ -174,8 +180,6 @@ def read(path: str, name: str, split: str) -> list[Example]:
 
     Args:
       path: folder with a folder for each task, as the benchmark is distributed.
-      name: one of `TASKS`.
-      split: 'train', 'validation' or 'test'.
 
     Raises:
       UsageError: no such file, or a line of another form; the message names the line and the field.

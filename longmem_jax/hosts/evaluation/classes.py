@@ -20,11 +20,7 @@ def classify(
 ) -> np.ndarray:
     """The class with the largest score of every example, int64 [examples]; in one process.
 
-    Args:
-      model, params: the classifier.
-      mesh: devices.
-      corpus: examples, each of them one segment of the model.
-      num_lanes: examples at a time.
+    Every example of `corpus` is one segment of the model.
     """
 
     def read(params: Any, tokens: jax.Array, valid: jax.Array) -> jax.Array:

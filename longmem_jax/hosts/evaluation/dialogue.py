@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from longmem_jax.data.conventions import Conventions
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.generation.contexts import ContextReader, num_full
 from longmem_jax.generation.continuations import complete_texts
 from longmem_jax.hosts.data.cmu_dog import Dialogue
@@ -15,15 +16,7 @@ from longmem_jax.hosts.data.cmu_dog import Dialogue
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """An utterance that was written.
-
-    Attributes:
-      dialogue: name of the conversation.
-      turn: how many utterances it has read.
-      speaker: who says it, 'A' or 'B'.
-      reference: what was said.
-      text: what was written.
-    """
+    """What was written as utterance number `turn` of a conversation, and what was said there."""
 
     dialogue: str
     turn: int
@@ -34,7 +27,7 @@ class Response:
 
 def respond(
     reader: ContextReader,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conventions: Conventions,
     dialogues: Sequence[Dialogue],
     *,
@@ -43,13 +36,7 @@ def respond(
 ) -> list[Response]:
     """Writes every utterance after the first `min_history`; each conversation is read once.
 
-    Args:
-      reader: of the model.
-      tokenizer: of the model.
-      conventions: of its texts.
-      dialogues: the conversations.
-      min_history: utterances that are only read.
-      settings: `config.generate`: most tokens of an utterance, temperature, top_k, top_p, seed.
+    `settings` is `config.generate`.
     """
     responses = []
     # Conversations of like length are read together.
@@ -60,7 +47,9 @@ def respond(
     return sorted(responses, key=lambda response: (response.dialogue, response.turn))
 
 
-def contexts(tokenizer: Any, conventions: Conventions, dialogue: Dialogue) -> list[np.ndarray]:
+def contexts(
+    tokenizer: Tokenizer, conventions: Conventions, dialogue: Dialogue
+) -> list[np.ndarray]:
     """For every utterance the tokens before its text, int32 [n], up to its speaker."""
     tokens, found = [], []
     pieces = [tokenizer.encode(piece.text.encode()) for piece in dialogue.pieces()]
@@ -74,7 +63,7 @@ def contexts(tokenizer: Any, conventions: Conventions, dialogue: Dialogue) -> li
 
 def _respond(
     reader: ContextReader,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conventions: Conventions,
     dialogues: Sequence[Dialogue],
     min_history: int,

@@ -20,6 +20,7 @@ import numpy as np
 
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data.conventions import Conventions
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
@@ -42,7 +43,7 @@ except ImportError as error:
 Pair = tuple[np.ndarray, np.ndarray]
 MAX_TOKENS = 256  # of a text to generate, where a task gives no number
 # What `generate_until` understands, with the values where a task does not give them.
-GENERATION = {
+GENERATION: dict[str, Any] = {
     'until': (), 'max_gen_toks': MAX_TOKENS, 'do_sample': False, 'temperature': 0.0, 'top_k': 0,
     'top_p': 1.0,
 }  # fmt: skip
@@ -52,13 +53,10 @@ GENERATION = {
 class LongMemLM(LM):
     """The three methods that all tasks of lm-eval are made of.
 
-    Attributes:
-      likelihood: scores; `likelihood.reader.tokens_read` counts the tokens of contexts.
-      tokenizer: of the model.
-      conventions: of its texts.
+    `likelihood.reader.tokens_read` counts the tokens of contexts.
     """
 
-    def __init__(self, likelihood: Likelihood, tokenizer: Any, conventions: Conventions):
+    def __init__(self, likelihood: Likelihood, tokenizer: Tokenizer, conventions: Conventions):
         """Takes parts that are loaded; see `of_experiment`."""
         super().__init__()
         self.likelihood, self.tokenizer, self.conventions = likelihood, tokenizer, conventions
@@ -94,7 +92,7 @@ class LongMemLM(LM):
         if unknown or 'workdir' not in given:
             raise UsageError(
                 f'model_args has {", ".join(map(str, given)) or "nothing"}: workdir=DIR is needed, '
-                'batch_size=N (texts at a time) is allowed; devices are those of JAX.'
+                'batch_size=N (texts at a time) is allowed; the device is chosen by JAX.'
             )
         workdir, size = Path(str(given['workdir'])).expanduser(), given.get('batch_size', 0)
         if not str(size).isdigit():

@@ -1,11 +1,11 @@
 """Answers to the questions of SuperGLUE, and the metrics of its tasks."""
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 import numpy as np
 
 from longmem_jax.data.conventions import Conventions
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.hosts.data.classes import ClassExample
 from longmem_jax.hosts.data.superglue import Example
@@ -13,7 +13,7 @@ from longmem_jax.hosts.data.superglue import Example
 
 def answer(
     likelihood: Likelihood,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conventions: Conventions,
     examples: Sequence[Example],
     answers: Sequence[str],

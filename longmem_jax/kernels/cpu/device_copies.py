@@ -17,8 +17,7 @@ from jax.sharding import PartitionSpec as P
 from longmem_jax.devices.sharding import RULES
 
 
-@flax.struct.dataclass
-class Copies:
+class Copies(flax.struct.PyTreeNode):
     """Arrays, and the same once per device.
 
     Attributes:

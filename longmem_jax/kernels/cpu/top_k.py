@@ -55,8 +55,8 @@ def _at_places(places: jax.Array, k: int) -> jax.Array:
     wanted = jnp.arange(k, dtype=jnp.int32).reshape(*(1,) * (places.ndim - 1), k)
 
     def look(chunk: jax.Array, at: jax.Array) -> jax.Array:
-        for number in range(CHUNK):
-            number = chunk * CHUNK + number
+        for i in range(CHUNK):
+            number = chunk * CHUNK + i
             at = jnp.where(_slice(places, number, 1) == wanted, number, at)
         return at
 

@@ -116,7 +116,7 @@ def attend_fused(
         axis=1,
     ).astype(jnp.int32)
     positions, table, bias = by_distance.queries, by_distance.table, by_distance.bias
-    if table is not None:
+    if positions is not None and table is not None:
         positions = padded(positions, 2, more_queries)
         table = _by_falling_distance(table, plan, by_distance.zero_beyond)
     if bias is not None:
@@ -136,7 +136,7 @@ def attend_fused(
         fetch=_fetched(plan, columns, remaining),
         seeds=seeds if dropout else None,
     )
-    along = {name: ('lanes', 'heads') for name in Inputs._fields}
+    along: dict[str, tuple[str, ...]] = {name: ('lanes', 'heads') for name in Inputs._fields}
     along |= {'table': ('heads',), 'bias': ('heads',), 'columns': ('lanes',)}
     out = on_devices(
         lambda **arrays: _local(plan, Inputs(**arrays)),
@@ -204,7 +204,7 @@ def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, Any]:
 
 def _attend_backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[Inputs]:
     inputs, out, sums = residuals
-    found = compiled(backward, plan, inputs, out, sums, gradient)
+    found: dict[str, jax.Array] = compiled(backward, plan, inputs, out, sums, gradient)
     if plan.group > 1:
         for name in ('keys', 'values'):
             batch, heads, *rest = found[name].shape
@@ -213,14 +213,11 @@ def _attend_backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[I
     if inputs.remaining is not None:
         axes = [axis for axis in (0, 1) if inputs.remaining.shape[axis] == 1]
         found['remaining'] = found['remaining'].sum(axis=axes, keepdims=True)
-    return (
-        Inputs(
-            *(
-                found[name].astype(array.dtype) if name in found else None
-                for name, array in inputs._asdict().items()
-            )
-        ),
-    )
+    gradients: dict[str, Any] = {
+        name: found[name].astype(array.dtype) if name in found else None
+        for name, array in inputs._asdict().items()
+    }
+    return (Inputs(**gradients),)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -18,16 +18,16 @@ from longmem_jax.kernels.tpu.fused_blocks import Inputs, Plan
 from longmem_jax.kernels.tpu.fused_forward import VMEM_LIMIT, scores, specs
 
 
-def _kernel(*refs: Any, plan: Plan, names: list[str], outputs: list[str], dropped: bool) -> None:
+def _kernel(*given: Any, plan: Plan, names: list[str], outputs: list[str], dropped: bool) -> None:
     lane, head, query_block, key_block = _order(*(pl.program_id(axis) for axis in range(4)))
-    fetch, refs = refs[0], refs[1:]
+    fetch, given = given[0], given[1:]
     if dropped:
-        seeds, refs = refs[0], refs[1:]
+        seeds, given = given[0], given[1:]
     names = [*names, 'gradient', 'sums', 'means', *(f'd_{name}' for name in outputs)]
     names += ['scores', 'to_queries', 'to_keys', 'to_values']
     if 'positions' in outputs:
         names.append('to_positions')
-    refs = dict(zip(names, refs, strict=True))
+    refs = dict(zip(names, given, strict=True))
     is_first_query, is_first_key = query_block == 0, key_block == 0
     is_last_query = query_block == plan.blocks[0] - 1
     is_last_key = key_block == plan.blocks[1] - 1

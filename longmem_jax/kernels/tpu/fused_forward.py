@@ -31,6 +31,7 @@ def specs(
       order: `(grid indices) -> (lane, head, query block, key block)`.
     """
     head_dim = inputs.queries.shape[3]
+    by_remaining = (1, 1) if inputs.remaining is None else inputs.remaining.shape[:2]
 
     def of_queries(*index: Any) -> Any:
         lane, head, query, _ = order(*index[:4])
@@ -50,7 +51,7 @@ def specs(
     def of_remaining(*index: Any) -> Any:
         lane, head, query, key = order(*index[:4])
         key = plan.fetched(index[4], lane, head, query, key)
-        lanes, heads = inputs.remaining.shape[:2]
+        lanes, heads = by_remaining
         return (lane if lanes > 1 else 0), (head if heads > 1 else 0), 0, key
 
     def of_columns(*index: Any) -> Any:
@@ -61,7 +62,7 @@ def specs(
     query_block = pl.BlockSpec((None, None, plan.block_queries, head_dim), of_queries)
     key_block = pl.BlockSpec((None, None, plan.block_keys, head_dim), of_keys)
     found = {'queries': query_block, 'keys': key_block, 'values': key_block}
-    if inputs.positions is not None:
+    if inputs.table is not None:
         found['positions'] = query_block
         shape = (None, *inputs.table.shape[1:])
         found['table'] = pl.BlockSpec(shape, of_heads(inputs.table))
@@ -101,13 +102,13 @@ def scores(refs: dict[str, Any], plan: Plan, query_block: Any, key_block: Any, p
             place[...] += blocks.skew(rows, plan.block_keys)
 
 
-def _kernel(*refs: Any, plan: Plan, names: list[str], dropped: bool) -> None:
+def _kernel(*given: Any, plan: Plan, names: list[str], dropped: bool) -> None:
     lane, head, query_block, key_block = _order(*(pl.program_id(axis) for axis in range(4)))
-    fetch, refs = refs[0], refs[1:]
+    fetch, given = given[0], given[1:]
     if dropped:
-        seeds, refs = refs[0], refs[1:]
+        seeds, given = given[0], given[1:]
     refs = dict(
-        zip([*names, 'out', 'sums', 'scores', 'highest', 'total', 'mixed'], refs, strict=True)
+        zip([*names, 'out', 'sums', 'scores', 'highest', 'total', 'mixed'], given, strict=True)
     )
 
     @pl.when(key_block == 0)

@@ -153,9 +153,9 @@ def _limit(best: Any, k: int) -> jax.Array:
     return as_floats(low)
 
 
-def _forward_kernel(counts: Any, *refs: Any, plan: Plan) -> None:
+def _forward_kernel(counts: Any, *given: Any, plan: Plan) -> None:
     names = ['queries', 'keys', 'values', 'out', 'sums', 'limits']
-    refs = dict(zip([*names, 'best', 'limit', 'highest', 'total', 'mixed'], refs, strict=True))
+    refs = dict(zip([*names, 'best', 'limit', 'highest', 'total', 'mixed'], given, strict=True))
     count, reads, block = counts[pl.program_id(1)], pl.program_id(3) == 1, pl.program_id(4)
     is_filled, is_last = block * plan.block_rows < count, block == pl.num_programs(4) - 1
     best = refs['best']
@@ -191,9 +191,9 @@ def _forward_kernel(counts: Any, *refs: Any, plan: Plan) -> None:
         refs['limits'][...] = blocks.as_row(refs['limit'][:, :1])
 
 
-def _backward_kernel(counts: Any, *refs: Any, plan: Plan) -> None:
+def _backward_kernel(counts: Any, *given: Any, plan: Plan) -> None:
     names = ['queries', 'keys', 'values', 'gradient', 'sums', 'means', 'limits', 'd_queries']
-    refs = dict(zip([*names, 'to_queries'], refs, strict=True))
+    refs = dict(zip([*names, 'to_queries'], given, strict=True))
     count, block = counts[pl.program_id(1)], pl.program_id(3)
     to_queries = refs['to_queries']
 

@@ -9,7 +9,7 @@ from longmem_jax.kernels.tpu.fused_attention import ByDistance, attend_fused, dr
 
 
 def no_fault(fields: Any) -> str:
-    """`Entry.fused` of a layer whose fields all have the fused kernel."""
+    """`LayerType.fused` of a layer whose fields all have the fused kernel."""
     return ''
 
 

@@ -79,12 +79,7 @@ FIELDS = dict(
 
 
 class Examples(NamedTuple):
-    """Texts with classes.
-
-    Attributes:
-      texts: cleaned.
-      classes: among the 33, int32 [texts].
-    """
+    """Cleaned texts with classes among the 33, int32 [texts]."""
 
     texts: list[str]
     classes: np.ndarray
@@ -148,12 +143,9 @@ def _folder(path: str, name: str) -> Path:
 
 
 def read_file(file: Path, name: str, cleaning: str) -> Examples:
-    """The examples of a file; those without a text are left out.
+    """The examples of a file of one of `SETS`, cleaned by one of `CLEANING`.
 
-    Args:
-      file: csv.
-      name: one of `SETS`.
-      cleaning: one of `CLEANING`.
+    Those without a text are left out.
 
     Raises:
       UsageError: the file cannot be read, has no rows, other columns or another class; the message
@@ -190,12 +182,7 @@ def read_file(file: Path, name: str, cleaning: str) -> Examples:
 def read(
     path: str, settings: Mapping[str, Any], names: Sequence[str] = tuple(SETS)
 ) -> dict[str, Splits]:
-    """The examples of all sets, as many of each.
-
-    Args:
-      path: folder with a folder for each set.
-      settings: like `SETTINGS`.
-      names: the sets to read.
+    """As many examples of all sets; `path` has a folder for each.
 
     Raises:
       UsageError: faulty settings, no such files, or too few rows in one; as `read_file`.

@@ -51,11 +51,8 @@ def vectors_of_words(names: Sequence[str], file: str) -> np.ndarray:
 
 
 def vectors_of_tokens(names: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Mean vectors of the tokens of names, float64 [names, width].
-
-    Args:
-      names: `Encoded.names`; the [SEP] counts too, which is the same in all.
-      table: vectors of the tokens, [vocabulary, width].
+    """Mean vectors of the tokens of names, float64 [names, width], from a table [vocabulary,
+    width]. The [SEP] counts too, which is the same in all.
     """
     there = names != np.asarray(NOTHING).astype(names.dtype)
     vectors = np.asarray(table, np.float64)[np.where(there, names, 0)] * there[..., None]
@@ -63,12 +60,9 @@ def vectors_of_tokens(names: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def by_k_means(vectors: np.ndarray, num_clusters: int, seed: int) -> list[list[int]]:
-    """Clusters of relations, numbers from 0, each of at least one.
+    """Clusters of relations, float64 [relations, width]: numbers from 0, each of at least one.
 
-    Args:
-      vectors: of the relations, float64 [relations, width].
-      num_clusters: at most the relations.
-      seed: of the first centres.
+    `seed` is of the first centres.
 
     Raises:
       UsageError: more clusters than there are different vectors.
@@ -121,12 +115,8 @@ def find(
 ) -> list[list[int]]:
     """The clusters that the settings ask for.
 
-    Args:
-      relations: from `read`.
-      names: `Encoded.names`.
-      settings: like `SETTINGS`.
-      table: vectors of an encoder's tokens, [vocabulary, width], where no file is given.
-      report: called with a line that says what the clusters are made of.
+    Where no file is given, `table` has vectors of an encoder's tokens, [vocabulary, width].
+    `report` gets a line that says what the clusters are made of.
 
     Raises:
       UsageError: faulty files, or nothing to make clusters of.
@@ -137,7 +127,7 @@ def find(
         if settings['vectors']:
             vectors = vectors_of_words(relations.names, settings['vectors'])
             source = f'k-means of the mean word vectors of {settings["vectors"]}'
-        else:
+        elif table is not None:
             vectors = vectors_of_tokens(names, table)
             source = "k-means of the mean vectors of the encoder's tokens"
         found = by_k_means(vectors, settings['num_clusters'], settings['seed'])

@@ -75,12 +75,7 @@ class Context(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question.
-
-    Attributes:
-      text: of the question.
-      contexts: reads the contexts that may be taken, in their order.
-    """
+    """A question; `contexts` reads the contexts that may be taken, in their order."""
 
     text: str
     contexts: Callable[[], Iterator[Context]]
@@ -168,8 +163,6 @@ def trivia(file: Path, evidence: Path, field: str, characters: int) -> list[Ques
     """The questions of a file of TriviaQA; documents are read when they are asked for.
 
     Args:
-      file: json.
-      evidence: folder of the documents.
       field: 'SearchResults' or 'EntityPages', the list of a question's documents.
       characters: most that are read of a document, after runs of blanks have become one.
 
@@ -219,7 +212,7 @@ def _trivia(domain: str, field: str) -> Callable[[Path, int], list[list[Question
 def _file(file: Path) -> Path:
     if not file.is_file():
         raise UsageError(
-            f'{file}: there is no such file; config.data.path must be a folder with squad/, quac/ and '
+            f'{file}: no such file; config.data.path must be a folder with squad/, quac/ and '
             'triviaqa/, each as distributed.'
         )
     return file
@@ -240,12 +233,7 @@ TASKS: dict[str, Callable[[Path, int], list[list[Question]]]] = {
 def read(
     path: str, settings: Mapping[str, Any], names: Sequence[str] = tuple(TASKS)
 ) -> dict[str, list[list[Question]]]:
-    """The questions of all tasks: those of the training file, and those of the development file.
-
-    Args:
-      path: folder with the files.
-      settings: like `SETTINGS`.
-      names: the tasks to read.
+    """The questions of tasks: those of the training file, and those of the development file.
 
     Raises:
       UsageError: faulty settings, an unknown task, a file that is missing or of another form.
@@ -276,14 +264,10 @@ class _Encoded(NamedTuple):
 
 
 def spans_of_tokens(spans: Sequence[tuple[int, int]], places: np.ndarray) -> np.ndarray:
-    """The first and the last token of every span that lies within the tokens, each once.
+    """The first and the last token of every span, each once, int32 [spans, 2].
 
-    Args:
-      spans: (first character, the one after the last).
-      places: the same of every token, int32 [n, 2].
-
-    Returns:
-      int32 [spans that do, 2].
+    Only of spans that lie within the tokens. Spans and `places` of tokens, int32 [n, 2], are the
+    first character and the one after the last.
     """
     found: dict[tuple[int, int], None] = {}
     for start, end in spans:
@@ -339,11 +323,7 @@ def tasks(
 ) -> dict[str, Task]:
     """Rows of all tasks; answers are first and last tokens, int16 [rows, answers, 2], -1 = none.
 
-    Args:
-      questions: from `read`.
-      tokenizer: of an encoder.
-      settings: like `SETTINGS`.
-      report: called with a line for each task: rows, and what a cut took from them.
+    `report` gets a line for each task: rows, and what a cut took from them.
 
     Raises:
       UsageError: a tokenizer without [CLS] and [SEP], or too few rows.

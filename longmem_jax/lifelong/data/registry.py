@@ -27,6 +27,28 @@ class Read(NamedTuple):
     content: Any
 
 
+class Wanted(NamedTuple):
+    """What tasks are made of.
+
+    Attributes:
+      content: of the files, `Read.content`.
+      data: `config.data`.
+      order: name of a published order of the tasks.
+      tokenizer: of the encoder.
+      encoder: makes it, for sets that need its vectors.
+      report: called with lines for the user.
+      together: all tasks are shuffled together.
+    """
+
+    content: Any
+    data: Any
+    order: str
+    tokenizer: Tokenizer
+    encoder: Callable[[], Encoder]
+    report: Callable[[str], None]
+    together: bool
+
+
 class Asked(NamedTuple):
     """Tasks and their head.
 
@@ -49,16 +71,14 @@ class LabelledSet(NamedTuple):
       faults: of these fields, each beginning with the name of one.
       orders: published orders of the tasks; () = random by `config.data.seed`.
       read: `config.data` to the content of the files.
-      tasks: `(what was read, config.data, order, tokenizer, encoder, report, together) -> Asked`;
-        `encoder` is a function that makes it, for sets that need its vectors; `together`, whether all
-        tasks are shuffled together.
+      tasks: `Wanted -> Asked`.
     """
 
     settings: dict[str, Any]
     faults: Callable[[Any], list[str]]
     orders: Mapping[str, tuple[str, ...]]
     read: Callable[[Any], Read]
-    tasks: Callable[..., Asked]
+    tasks: Callable[[Wanted], Asked]
 
 
 def _classification_read(data: Any) -> Read:
@@ -66,17 +86,10 @@ def _classification_read(data: Any) -> Read:
     return Read(lambda: classification.training_texts(found), found)
 
 
-def _classification(
-    found: Any,
-    data: Any,
-    order: str,
-    tokenizer: Tokenizer,
-    encoder: Any,
-    report: Any,
-    together: bool,
-) -> Asked:
-    tasks = classification.tasks(found, tokenizer, data.task.max_length)
-    names = stream.named_order(classification.ORDERS, order)
+def _classification(wanted: Wanted) -> Asked:
+    length = wanted.data.task.max_length
+    tasks = classification.tasks(wanted.content, wanted.tokenizer, length)
+    names = stream.named_order(classification.ORDERS, wanted.order)
     return Asked(tasks, names, Classes(classification.CLASSES))
 
 
@@ -85,17 +98,12 @@ def _qa_read(data: Any) -> Read:
     return Read(lambda: qa.training_texts(found), found)
 
 
-def _qa(
-    found: Any,
-    data: Any,
-    order: str,
-    tokenizer: Tokenizer,
-    encoder: Any,
-    report: Any,
-    together: bool,
-) -> Asked:
-    tasks = qa.tasks(found, tokenizer, data.task, report)
-    return Asked(tasks, stream.named_order(qa.ORDERS, order), SpanHead(data.task.max_question))
+def _qa(wanted: Wanted) -> Asked:
+    settings = wanted.data.task
+    tasks = qa.tasks(wanted.content, wanted.tokenizer, settings, wanted.report)
+    return Asked(
+        tasks, stream.named_order(qa.ORDERS, wanted.order), SpanHead(settings.max_question)
+    )
 
 
 def _relations_read(data: Any) -> Read:
@@ -103,24 +111,15 @@ def _relations_read(data: Any) -> Read:
     return Read(lambda: relations.training_texts(found), found)
 
 
-def _relations(
-    found: relations.Relations,
-    data: Any,
-    order: str,
-    tokenizer: Tokenizer,
-    encoder: Callable[[], Encoder],
-    report: Callable[[str], None],
-    together: bool,
-) -> Asked:
-    settings = data.task
-    encoded = relations.encode(found, tokenizer, settings.max_length)
-
+def _relations(wanted: Wanted) -> Asked:
+    settings, found = wanted.data.task, wanted.content
+    encoded = relations.encode(found, wanted.tokenizer, settings.max_length)
     table = None
     if not settings.clusters and not settings.vectors:
-        table = np.asarray(encoder().init(jax.random.key(0))['embedding']['table_0'])
-    groups = clusters.find(found, encoded.names, settings, table, report)
-    places = stream.random_order([str(i) for i in range(len(groups))], data.seed)
-    every = together or not settings.only_seen
+        table = np.asarray(wanted.encoder().init(jax.random.key(0))['embedding']['table_0'])
+    groups = clusters.find(found, encoded.names, settings, table, wanted.report)
+    places = stream.random_order([str(i) for i in range(len(groups))], wanted.data.seed)
+    every = wanted.together or not settings.only_seen
     tasks = relations.tasks(encoded, groups, [int(place) for place in places], every)
     return Asked(tasks, tuple(tasks), Candidates(encoded.names))
 

@@ -71,12 +71,7 @@ class Examples(NamedTuple):
 
 
 class Relations(NamedTuple):
-    """The content of the files.
-
-    Attributes:
-      names: of the relations.
-      train, validation, test: examples.
-    """
+    """The content of the files: names of the relations, and examples."""
 
     names: list[str]
     train: Examples
@@ -125,11 +120,7 @@ def numbers_of(text: str, names: Sequence[str], where: str) -> list[int]:
 
 
 def read_file(file: Path, names: Sequence[str]) -> Examples:
-    """The examples of a file.
-
-    Args:
-      file: text, a line for each example.
-      names: of the relations.
+    """The examples of a text file, a line for each.
 
     Raises:
       UsageError: it cannot be read, has no examples, other columns, or an unknown relation; the
@@ -167,7 +158,6 @@ def read(path: str, settings: Mapping[str, Any]) -> Relations:
     Args:
       path: folder with `relation_name.txt`, `training_data.txt` and `val_data.txt`, or the last two as
         `train.txt` and `test.txt`.
-      settings: like `SETTINGS`.
 
     Raises:
       UsageError: faulty settings, no such files, or too few rows; as `read_file`.
@@ -176,10 +166,11 @@ def read(path: str, settings: Mapping[str, Any]) -> Relations:
         raise UsageError('; '.join(problems) + '.')
     root = Path(path).expanduser()
     files = {
-        split: next((root / name for name in names if (root / name).is_file()), None)
+        split: file
         for split, names in FILES.items()
+        for file in [root / name for name in names if (root / name).is_file()][:1]
     }
-    if not path or not (root / NAMES).is_file() or None in files.values():
+    if not path or not (root / NAMES).is_file() or len(files) < len(FILES):
         wanted = ', '.join(' or '.join(names) for names in FILES.values())
         raise UsageError(f'config.data.path = {path!r}: must have {NAMES}, {wanted}.')
     names = [line.strip() for line in lines_of(root / NAMES)]
@@ -227,12 +218,8 @@ def encode(relations: Relations, tokenizer: Tokenizer, max_length: int) -> Encod
 def only_seen(candidates: np.ndarray, seen: np.ndarray) -> np.ndarray:
     """Removes wrong candidates that no task so far has had; the last ones stay if none is left.
 
-    Args:
-      candidates: int32 [rows, most], the right one first, -1 = none.
-      seen: bool [relations].
-
-    Returns:
-      The same shape, without gaps between candidates.
+    `candidates`, int32 [rows, most], have the right one first, -1 = none; `seen` is bool
+    [relations]. Returns the same shape, without gaps between candidates.
     """
     there = candidates >= 0
     kept = there & seen[np.where(there, candidates, 0)]
@@ -254,8 +241,6 @@ def tasks(
     """A task for each cluster, in an order, by names such as 'cluster 3'; answers are `heads.Choice`.
 
     Args:
-      encoded: from `encode`.
-      clusters: relations of each.
       order: the clusters as they come, such as `stream.random_order(range(10), seed)`; what has been
         seen depends on it.
       all_candidates: none is removed; of tasks that are shuffled together none should be.

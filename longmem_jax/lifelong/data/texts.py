@@ -33,16 +33,13 @@ def dtype_of(vocab_size: int) -> np.dtype:
 
 
 class Marked:
-    """Puts token ids between the marks of an encoder.
-
-    Attributes:
-      begin, border: the ids of [CLS] and [SEP].
-      dtype: of rows.
+    """Puts token ids between the marks of an encoder, the ids `begin` of [CLS] and `border` of
+    [SEP].
     """
 
     def __init__(self, tokenizer: Tokenizer):
         """Finds the marks; raises `UsageError` if the tokenizer has none."""
-        self._tokenizer = tokenizer
+        self._tokenizer: Any = tokenizer  # the marks are in those of JSON files alone
         self.begin, self.border = marks_of(tokenizer)
         self.dtype = dtype_of(tokenizer.vocab_size)
 
@@ -73,12 +70,9 @@ class Marked:
         return parts
 
     def rows(self, parts: Sequence[list[np.ndarray]], length: int, answer: Any) -> Rows:
-        """Rows of `join`ed texts.
+        """Rows of `join`ed texts, of at most `length` tokens each, then `NOTHING`.
 
-        Args:
-          parts: of every row, at most `length` tokens together.
-          length: of all rows; after the last token is `NOTHING`.
-          answer: as in `Rows`, of numpy arrays.
+        `answer` as in `Rows`.
         """
         tokens = np.full((len(parts), length), np.asarray(NOTHING).astype(self.dtype), self.dtype)
         types = np.zeros((len(parts), length), np.uint8)
@@ -92,14 +86,8 @@ class Marked:
 def choose(
     count: int, rows: int, validation_rows: int, where: str, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the rows to train on and of those held out, drawn without replacement.
-
-    Args:
-      count: rows that there are.
-      rows: to train on; 0 = all that are left.
-      validation_rows: held out.
-      where: of the rows, for messages.
-      seed: of the draw.
+    """Numbers of the rows to train on (0 = all that are left) and of those held out, drawn without
+    replacement from `count`. `where` are the rows, for messages.
 
     Raises:
       UsageError: there are not as many, or none is left to train on.

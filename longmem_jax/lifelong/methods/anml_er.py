@@ -12,7 +12,7 @@ import optax
 
 from longmem_jax.lifelong import episodes
 from longmem_jax.lifelong.heads import dense, linear
-from longmem_jax.lifelong.learner import Learner, Method
+from longmem_jax.lifelong.learner import Method
 from longmem_jax.lifelong.network import Encoded, Encoder, Head, Network
 from longmem_jax.lifelong.rows import Rows
 
@@ -67,22 +67,16 @@ def gate(params: Any, pooled: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(linear(params['second'], hidden))
 
 
-def make(
-    network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
-) -> Learner:
-    """The learner; see `learner.Method`."""
-    return episodes.make(plan(network, settings, optimizer, batch))
-
-
 def plan(
     network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
 ) -> episodes.Plan:
     """What it learns in an episode."""
-    frozen = ()
-    if settings.gate:
-        network = Gated(network.encoder, network.head)
-        frozen = () if settings.train_modulator else ('modulator',)
-    return episodes.Plan(network, ('encoder', 'head'), frozen, settings, optimizer, batch)
+    fast = ('encoder', 'head')
+    if not settings.gate:
+        return episodes.Plan(network, fast, (), settings, optimizer, batch)
+    gated = Gated(network.encoder, network.head)
+    frozen = () if settings.train_modulator else ('modulator',)
+    return episodes.Plan(gated, fast, frozen, settings, optimizer, batch)
 
 
 def initial(network: Network, settings: Any, key: jax.Array) -> Any:
@@ -91,4 +85,4 @@ def initial(network: Network, settings: Any, key: jax.Array) -> Any:
     return episodes.init(found, key).params
 
 
-METHOD = Method(settings=SETTINGS, faults=episodes.faults, make=make, parameters=initial)
+METHOD = Method(SETTINGS, episodes.faults, episodes.made_by(plan), initial)

@@ -16,7 +16,6 @@ import optax
 from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.lifelong import adaptation, episodic, replays, selection, steps
 from longmem_jax.lifelong import schedule as schedules
-from longmem_jax.lifelong.faiss_search import CellSearch
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
 from longmem_jax.lifelong.methods.replay import learn
 from longmem_jax.lifelong.network import Network
@@ -38,9 +37,7 @@ SETTINGS: dict[str, Any] = dict(
     adapt_momentum=0.0,
     adapt_anchor=1e-3,  # lambda
     adapted='all',  # parameters that are adapted: 'all', 'head' or 'last:K'
-    chunk=4,  # rows that are adapted side by side; of no influence on the numbers
-    faiss_rows=0,  # FAISS finds the neighbours of test rows if the memory has room for more; 0 = never
-    faiss_probe=8,  # of its cells a row is compared to; more are slower and miss fewer neighbours
+    chunk=4,  # rows that are adapted side by side; does not change the result
 )
 
 
@@ -56,8 +53,8 @@ def faults(settings: Any) -> list[str]:
     wrong += at_least(
         settings, 0, 'capacity', 'clip', 'adapt_steps', 'adapt_anchor', 'adapt_momentum'
     )
-    wrong += above(settings, 0, 'adapt_rate') + at_least(settings, 0, 'faiss_rows')
-    wrong += at_least(settings, 1, 'num_neighbours', 'chunk', 'faiss_probe')
+    wrong += above(settings, 0, 'adapt_rate')
+    wrong += at_least(settings, 1, 'num_neighbours', 'chunk')
     wrong += between(settings, 0, 1, 'adapt_momentum', ends='[)')
     wrong += room_fault(settings['capacity'], settings['num_neighbours'])
     wrong += filter(None, [adaptation.adapted_fault(settings['adapted'])])
@@ -97,43 +94,19 @@ def neighbours_of(
     rows: Rows,
     batch: int,
     key: jax.Array,
-    cells: CellSearch | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Rows of the memory that each row is adapted to.
+    """Rows of the memory that each of n rows is adapted to.
 
-    Args:
-      network: with the key network's architecture.
-      settings: with `neighbours` and `num_neighbours`.
-      state: with the memory, and the key network's parameters in `own`.
-      rows: n of them.
-      batch: rows that are read at a time.
-      key: of random neighbours.
-      cells: finds the nearest; None = exact search.
-
-    Returns:
-      Row numbers of the stream int32 [n, K], and bool [n, K], which were found.
+    Row numbers of the stream int32 [n, K], and bool [n, K], which were found. `batch` rows are read
+    at a time.
     """
     shape = (len(rows), settings['num_neighbours'])
     if settings['neighbours'] == 'random':
         numbers, found = episodic.draw(state.memory, key, shape)
         return numbers, jnp.broadcast_to(found, shape)
     keys = steps.keys_of_rows(network, state.own['key_network'], rows, batch)
-    if cells:
-        return cells.nearest(state.memory, keys, shape[1])
     numbers, _, found = episodic.nearest(state.memory, keys, shape[1])
     return numbers, found
-
-
-def cells_of(settings: Any) -> CellSearch | None:
-    """The search by FAISS that the settings ask for; None = exact.
-
-    Raises:
-      UsageError: it is not installed.
-    """
-    rows, capacity = settings['faiss_rows'], settings['capacity']
-    if not 0 < rows < capacity or settings['neighbours'] != 'nearest':
-        return None
-    return CellSearch(settings['faiss_probe'], f'faiss_rows = {rows:,} < capacity = {capacity:,}')
 
 
 def make(
@@ -146,7 +119,7 @@ def make(
     """
     sparse = schedules.Sparse(settings['replay_every'], settings['replay_rate'])
     plan = replays.plan(sparse, batch) if settings['replay'] else None
-    keyed, cells = settings['neighbours'] == 'nearest', cells_of(settings)
+    keyed = settings['neighbours'] == 'nearest'
 
     def init(key: jax.Array) -> LearnerState:
         state = steps.new_state(key, network, optimizer)
@@ -178,7 +151,7 @@ def make(
     def predict(state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> Any:
         if not settings['capacity'] or not settings['adapt_steps']:
             return steps.predict_rows(network, state.params, rows, batch)
-        numbers, found = neighbours_of(network, settings, state, rows, batch, key, cells)
+        numbers, found = neighbours_of(network, settings, state, rows, batch, key)
         return adaptation.predict_each(
             network, state.params, stream, rows, numbers, found, local(settings)
         )
@@ -189,7 +162,7 @@ def make(
             steps.schedule_line(num_rows, batch),
             *replayed,
             f'Each test row: {settings["adapt_steps"]} steps on {settings["num_neighbours"]} '
-            f'{settings["neighbours"]} stored rows{" (by FAISS)" if cells else ""}; '
+            f'{settings["neighbours"]} stored rows; '
             f'adapted parameters: {settings["adapted"]}.',
         ]
 

@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = dict(
     adapt_rate=1e-5,  # at test time
     adapt_anchor=1e-3,  # lambda
     adapted='all',  # parameters that are adapted: 'all', 'head' or 'last:K'
-    chunk=4,  # rows that are adapted side by side; of no influence on the numbers
+    chunk=4,  # rows that are adapted side by side; does not change the result
 )
 
 
@@ -79,17 +79,10 @@ def _plain(settings: Any) -> dict[str, Any]:
 def coarse_rows(
     memory: episodic.Memory, key: jax.Array, num_steps: int, k: int, redraw: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Random rows of each step of the coarse adaptation.
+    """`k` random rows of the memory, with replacement, for each step of the coarse adaptation.
 
-    Args:
-      memory: that is read.
-      key: of the draws, uniform and with replacement.
-      num_steps: L.
-      k: rows per step.
-      redraw: False = the same in all steps.
-
-    Returns:
-      Row numbers int32 [L, K] and bool [L, K], whether there are any.
+    The same in all steps unless `redraw`. Returns row numbers int32 [L, k], and whether there are
+    any, bool [L, k].
     """
     numbers, found = episodic.draw(memory, key, (num_steps if redraw else 1, k))
     shape = (num_steps, k)

@@ -1,4 +1,4 @@
-"""Online EWC: parameters that mattered before are held by springs (Schwarz et al., 2018).
+"""Online EWC: a quadratic penalty on parameters important for earlier tasks (Schwarz et al., 2018).
 
 `F* <- gamma F* + mean_x (grad log p(y | x))^2` and `theta* <- theta`, and the loss is added
 `lambda / 2 sum F* (theta - theta*)^2`. Both belong to the end of a task. A stream has no tasks that a
@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = dict(
     every=10_000,  # rows from one update of F* and theta* to the next
     gamma=0.95,  # what is left of the old F* at an update
     penalty=1_000.0,  # lambda
-    chunk=4,  # rows whose gradients exist side by side; of no influence on the numbers
+    chunk=4,  # rows whose gradients exist side by side; does not change the result
 )
 
 
@@ -37,8 +37,7 @@ def faults(settings: Any) -> list[str]:
     return wrong + between(settings, 0, 1, 'gamma')
 
 
-@flax.struct.dataclass
-class Springs:
+class Springs(flax.struct.PyTreeNode):
     """What online EWC keeps; trees have the structure of the parameters.
 
     Attributes:
@@ -84,11 +83,7 @@ def penalty(springs: Springs, params: Any, weight: float) -> Penalty:
 def squared_gradients(network: Network, params: Any, batch: steps.Batch, chunk: int) -> Any:
     """`sum_x (grad log p(y | x))^2` over the rows of a batch that are there, row by row.
 
-    Args:
-      network: what `params` are of.
-      params: the parameters.
-      batch: the rows.
-      chunk: rows whose gradients exist side by side.
+    The gradients of `chunk` rows exist side by side.
     """
     size = min(chunk, len(batch.there))
     rows, there = split((batch.rows, batch.there), size)

@@ -46,17 +46,9 @@ def faults(settings: Any) -> list[str]:
 def replay_gradient(
     network: Network, params: Any, stream: Rows, reads: jax.Array, key: jax.Array | None
 ) -> tuple[jax.Array, Any]:
-    """The sum over S batches of the gradients of their mean losses.
+    """The sum over S batches, row numbers int32 [S, rows], of the gradients of their mean losses.
 
-    Args:
-      network: what `params` are of.
-      params: the parameters.
-      stream: the rows that `reads` are of.
-      reads: row numbers int32 [S, rows].
-      key: of dropout, None = no dropout.
-
-    Returns:
-      Losses float32 [S], and the gradient.
+    Returns losses float32 [S], and the gradient.
     """
 
     def add(total: Any, numbers_key: Any) -> tuple[Any, jax.Array]:
@@ -86,17 +78,9 @@ def replay_step(
     clip: float,
     key: jax.Array | None,
 ) -> tuple[steps.Update, jax.Array, Any]:
-    """A step on rows of the memory, after one on the stream, by the same optimizer.
+    """A step on rows of the memory, after one on the stream (`moved`), by the same optimizer.
 
-    Args:
-      network: what is trained.
-      optimizer: of all its parameters.
-      moved: after the step on the stream.
-      stream, reads, key: as in `replay_gradient`.
-      clip: see `clipped`.
-
-    Returns:
-      After the step, losses float32 [S], and the gradient that was applied.
+    Returns the parameters after it, losses float32 [S], and the gradient that was applied.
     """
     losses, gradient = replay_gradient(network, moved.params, stream, reads, key)
     gradient = clipped(gradient, clip)
@@ -115,18 +99,10 @@ def learn(
     state: LearnerState,
     stream: Rows,
 ) -> tuple[steps.Batch, steps.Gradient, steps.Update, jax.Array]:
-    """The next batch of the stream and its step, and a replay where one is due; writes nothing.
+    """The next batch of the stream and its step, and a replay where `plan` has one due.
 
-    Args:
-      network, optimizer: as in `replay_step`.
-      settings: with `clip`.
-      plan: when and how much is replayed; None = never.
-      size: rows of a batch.
-      state: before.
-      stream: all rows.
-
-    Returns:
-      The batch, its gradient, the parameters after both steps, and the number of rows replayed.
+    Writes nothing. Returns the batch, its gradient, the parameters after both steps, and the number
+    of rows replayed.
     """
     keys = steps.keys_of(state)
     batch = steps.next_batch(state, stream, size)

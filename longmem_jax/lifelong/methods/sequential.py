@@ -1,4 +1,4 @@
-"""One step per batch, and nothing against forgetting: the lower bound, ENC-DEC or SEQ of the papers.
+"""Plain fine-tuning, one step per batch: the lower bound, ENC-DEC or SEQ of the papers.
 
 On a shuffled union of the tasks, read once or for some epochs, it is the usual bound (MTL); on the rows
 of one task, a single-task model. Which of them it is depends on the stream alone.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from longmem_jax.attention import near_positions
-from longmem_jax.contract import STARTS, Entry, Graft, Recipe, Scale
+from longmem_jax.contract import STARTS, Entry, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.kernels.tpu import fused_spans
 from longmem_jax.memory.adaptive_span.layer import AdaptiveSpan
@@ -30,22 +30,23 @@ def recipe(scale: Scale) -> Recipe:
 
 ENTRY = Entry(
     name='adaptive_span',
-    layer=AdaptiveSpan,
-    fused=fused_spans.no_fault,
-    view=View(held, read),
-    check=check,
-    shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
-    losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),
-    lengths={'max_span': 'span '},
-    reach=lambda fields, segment: fields['max_span'],
-    bounded=('span_share',),
-    recipes={'adaptive_span': recipe},
+    layer=LayerType(
+        AdaptiveSpan,
+        check=check,
+        shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
+        losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),
+        reach=lambda fields, segment: fields['max_span'],
+        bounded=('span_share',),
+        fused=fused_spans.no_fault,
+    ),
+    recipe=Recipes({'adaptive_span': recipe}),
     graft=Graft(
         lambda scale, position: {},
         exact=False,
         how='projections and embeddings are kept; attention within learned spans must be tuned',
         positions='its own scores by distance; rotary ones are lost',
     ),
+    view=View(held, read, lengths={'max_span': 'span '}),
     toy=dict(max_span=8, ramp=3, initial_share=0.3, num_sizes=2),
     variants=dict(trimmed=dict(start='zeros', per='layer', trim_memory=True)),
 )

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.self_attention import write_at
 from longmem_jax.attention.span_attention import Dropout
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import (
     bound,
@@ -24,7 +25,6 @@ from longmem_jax.layers.switching import (
     read_memory,
     sizes_below,
     switch,
-    taken,
 )
 from longmem_jax.memory.adaptive_span.maths import AdaptiveSpanState, reach, remember, span_mask
 from longmem_jax.memory.adaptive_span.reading import (
@@ -70,7 +70,7 @@ class AdaptiveSpan(nn.Module):
     trim_memory: bool = False
     num_sizes: int = 6
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.projections = Projections(settings)
         fixed = self.per == 'none'
@@ -81,7 +81,7 @@ class AdaptiveSpan(nn.Module):
             axis, num_spans = ('heads', settings.num_heads) if self.per == 'head' else (None, 1)
             self.span_share = self.param(
                 'span_share',
-                nn.with_logical_partitioning(nn.initializers.constant(self.initial_share), (axis,)),
+                initializers.with_axes(nn.initializers.constant(self.initial_share), (axis,)),
                 (num_spans,),
             )
 
@@ -159,7 +159,7 @@ class AdaptiveSpan(nn.Module):
             metrics['span_max'] = jax.lax.stop_gradient(self.max_span * self.span_share.max())
         if self.per == 'head':
             per_head['span'] = jax.lax.stop_gradient(self.max_span * self.span_share)
-        aux = Aux(losses, metrics, per_head, sizes=taken(self.sizes, needed))
+        aux = Aux(losses, metrics, per_head)
         return self.projections.out(out), new, aux
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:

@@ -10,8 +10,7 @@ from longmem_jax.attention.window import push
 from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 
 
-@flax.struct.dataclass
-class AdaptiveSpanState:
+class AdaptiveSpanState(flax.struct.PyTreeNode):
     """The window of hidden vectors of one layer.
 
     Attributes:

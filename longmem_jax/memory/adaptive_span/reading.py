@@ -6,13 +6,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.span_attention import ATTEND, Dropout, weights
+from longmem_jax.attention.span_attention import ATTEND, Dropout, attend, weights
 from longmem_jax.layers.switching import Projector
 from longmem_jax.memory.adaptive_span.maths import KeySpans, key_spans
 
 
-@flax.struct.dataclass
-class Params:
+class Params(flax.struct.PyTreeNode):
     """What a layer learns.
 
     Attributes:
@@ -26,8 +25,7 @@ class Params:
     table: jax.Array
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """A segment and the memory before it.
 
     Attributes:
@@ -67,8 +65,7 @@ def read_segment(
 ) -> jax.Array:
     """What a segment reads from the last `size` vectors and itself, [batch, heads, length, head_dim]."""
     keys, values, seen = _joined(size, params, rows, project, max_span, ramp)
-    attend = ATTEND[kernels]
-    return attend(
+    return ATTEND[kernels](
         rows.queries, keys, values, params.table[:size], seen, offset=size, dropout=rows.dropout
     )
 
@@ -81,8 +78,7 @@ def weights_of_segment(
     return weights(rows.queries, keys, params.table, seen, offset=max_span)
 
 
-@flax.struct.dataclass
-class AdaptiveSpanCache:
+class AdaptiveSpanCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -134,4 +130,5 @@ def read_tokens(
     keys, values = (array[:, :, max_span - size : end] for array in (cache.keys, cache.values))
     seen = key_spans(size, keys.shape[2], cache.count, share, max_span, ramp)
     at = first if index is None else index
-    return ATTEND['plain'](queries, keys, values, table[:size], seen, offset=size, first=at)
+    assert at is not None  # one of both is given
+    return attend(queries, keys, values, table[:size], seen, offset=size, first=at)

@@ -54,8 +54,8 @@ class Compressor(nn.Module):
     settings: ModelSettings
     decodes: bool
 
-    def setup(self):
-        axes = nn.with_logical_partitioning
+    def setup(self) -> None:
+        axes = initializers.with_axes
         width = self.settings.d_model
         if self.kind == 'convolution':
             init = axes(initializers.kernel(self.settings, inputs=2), (None, None, 'embed'))
@@ -77,6 +77,7 @@ class Compressor(nn.Module):
         are for 'most_used'.
         """
         if self.kind == 'most_used':
+            assert usage is not None and groups is not None
             return most_used(vectors, usage, groups, self.rate)
         batch, length, width = vectors.shape
         grouped = vectors.reshape(batch, length // self.rate, self.rate, width)

@@ -5,8 +5,7 @@ import jax
 import jax.numpy as jnp
 
 
-@flax.struct.dataclass
-class CompressiveState:
+class CompressiveState(flax.struct.PyTreeNode):
     """Memories of one layer; vectors in the compute dtype, right-aligned.
 
     Attributes:
@@ -28,8 +27,7 @@ class CompressiveState:
     usage: jax.Array | None = None
 
 
-@flax.struct.dataclass
-class Evicted:
+class Evicted(flax.struct.PyTreeNode):
     """Vectors to be compressed now.
 
     Attributes:

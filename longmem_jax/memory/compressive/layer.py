@@ -18,7 +18,15 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.attention.window import push
-from longmem_jax.contract import Entry, Graft, ModelSettings, position_of_window, rates_of_window
+from longmem_jax.contract import (
+    Entry,
+    Graft,
+    LayerType,
+    ModelSettings,
+    Recipes,
+    position_of_window,
+    rates_of_window,
+)
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import as_function
 from longmem_jax.memory.compressive.compression import (
@@ -34,8 +42,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View
 
 
-@flax.struct.dataclass
-class CompressiveCache:
+class CompressiveCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -65,7 +72,7 @@ class SegmentReading(nn.Module):
     position: str
     reconstruction: str
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention = SelfAttention(
             settings=self.settings,
             projections=self.projections,
@@ -234,9 +241,9 @@ class CompressiveTransformer(nn.Module):
     reconstruction: str = 'attention'
     start: str = 'empty'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
-        common = dict(
+        common: dict[str, Any] = dict(
             settings=self.settings,
             projections=self.projections,
             normalize=self.normalize,
@@ -247,7 +254,7 @@ class CompressiveTransformer(nn.Module):
             compression=self.compression,
         )
         if self.reading == 'sliding':
-            self.layer = SlidingReading(start=self.start, **common)
+            self.layer: Any = SlidingReading(start=self.start, **common)
         else:
             self.layer = SegmentReading(
                 position=self.position, reconstruction=self.reconstruction, **common
@@ -280,17 +287,17 @@ class CompressiveTransformer(nn.Module):
 
 ENTRY = Entry(
     name='compressive',
-    layer=CompressiveTransformer,
-    fused=fused,
-    view=View(held, read),
-    check=check,
-    shared=shared,
-    losses=lambda fields: () if fields['reconstruction'] == 'none' else ('compression',),
-    lengths={'memory_length': '', 'compressed_length': '+ slots '},
-    reach=lambda fields, segment: (
-        fields['memory_length'] + fields['rate'] * fields['compressed_length']
+    layer=LayerType(
+        CompressiveTransformer,
+        check=check,
+        shared=shared,
+        losses=lambda fields: () if fields['reconstruction'] == 'none' else ('compression',),
+        reach=lambda fields, segment: (
+            fields['memory_length'] + fields['rate'] * fields['compressed_length']
+        ),
+        fused=fused,
     ),
-    recipes={'compressive': recipe, 'compressive_sliding': sliding_recipe},
+    recipe=Recipes({'compressive': recipe, 'compressive_sliding': sliding_recipe}),
     graft=Graft(
         lambda scale, position: dict(position=position_of_window(position)),
         exact=True,
@@ -299,6 +306,7 @@ ENTRY = Entry(
         recipes=('compressive',),
         groups=rates_of_window,
     ),
+    view=View(held, read, lengths={'memory_length': '', 'compressed_length': '+ slots '}),
     toy=dict(memory_length=6, compressed_length=3),
     variants=dict(
         sliding=dict(compression='mean', reading='sliding', position='none', reconstruction='none'),

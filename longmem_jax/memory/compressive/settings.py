@@ -14,7 +14,7 @@ READINGS = ('segment', 'sliding')
 
 
 def fused(fields: Any) -> str:
-    """What keeps the layer from the fused kernel, see `contract.Entry.fused`."""
+    """What keeps the layer from the fused kernel, see `contract.LayerType.fused`."""
     if fields['reading'] != 'segment':
         return f'reading = {fields["reading"]!r} has scores by the age of slots, which it does not have'
     return fused_rules.position_fault(fields)
@@ -64,19 +64,19 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
 
 
 def shared(fields: Any) -> Any:
-    """`Entry.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
+    """`LayerType.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
     if fields['reading'] == 'sliding':
         num_distances = fields['memory_length'] + fields['compressed_length'] + 1
         return shared_table({'num_distances': num_distances}, 'num_distances')
     return RelativeBiases if fields['position'] == 'transformer_xl' else None
 
 
-def _lengths(scale: Scale) -> tuple[dict[str, int], tuple[str, ...]]:
+def _lengths(scale: Scale) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A rate that divides all segment lengths, memories of half the reach each, and notes."""
     common = math.gcd(scale.segment, scale.evaluated)
     rate = next((rate for rate in (4, 3, 2, 5, 6, 7) if common % rate == 0), max(common, 2))
     half = max(scale.reach // 2 // rate, 1) * rate
-    notes = ()
+    notes: tuple[str, ...] = ()
     if rate != 4:
         lengths = sorted({scale.segment, scale.evaluated})
         segments = ' and '.join(f'segment_length = {length}' for length in lengths)

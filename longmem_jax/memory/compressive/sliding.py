@@ -27,8 +27,7 @@ from longmem_jax.memory.compressive.compression import Compressor
 from longmem_jax.segment import Aux, Segment, mean_count
 
 
-@flax.struct.dataclass
-class SlidingState:
+class SlidingState(flax.struct.PyTreeNode):
     """Memories of one layer; vectors in the compute dtype, right-aligned.
 
     Attributes:
@@ -44,8 +43,7 @@ class SlidingState:
     phase: jax.Array
 
 
-@flax.struct.dataclass
-class SlidingCache:
+class SlidingCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -76,7 +74,7 @@ class SlidingReading(nn.Module):
     compression: str
     start: str
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.compress = Compressor(
             kind=self.compression,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from longmem_jax.attention import near_positions
-from longmem_jax.contract import STARTS, Entry, Graft, Recipe, Scale
+from longmem_jax.contract import STARTS, Entry, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.kernels.tpu import fused_spans
 from longmem_jax.memory.expire_span.layer import ExpireSpan
@@ -87,32 +87,34 @@ def recipe(scale: Scale) -> Recipe:
 
 ENTRY = Entry(
     name='expire_span',
-    layer=ExpireSpan,
-    fused=fused_spans.no_fault,
-    check=check,
-    check_training=check_training,
-    trained={
-        'max_span': 'spans are learned as shares of it, so another value would change all spans; to '
-        'cut long spans in evaluation, set limit',
-        'pre_div': 'the spans are learned with it',
-    },
-    warnings={
-        'dropped': 'the buffer is full, and entries are dropped before their span is over; raise '
-        'capacity, or loss_weights.expire_span to shorten spans'
-    },
-    shared=lambda fields: near_positions.shared_table(fields, 'position_length'),
-    losses=lambda fields: ('expire_span',),
-    lengths={'max_span': 'span '},
-    reach=lambda fields, segment: reach(fields),
-    kept=kept,
-    view=View(held, read, series),
-    recipes={'expire_span': recipe},
+    layer=LayerType(
+        ExpireSpan,
+        check=check,
+        shared=lambda fields: near_positions.shared_table(fields, 'position_length'),
+        losses=lambda fields: ('expire_span',),
+        reach=lambda fields, segment: reach(fields),
+        fused=fused_spans.no_fault,
+    ),
+    recipe=Recipes(
+        {'expire_span': recipe},
+        check=check_training,
+        trained={
+            'max_span': 'spans are learned as shares of it, so another value would change all spans; to '
+            'cut long spans in evaluation, set limit',
+            'pre_div': 'the spans are learned with it',
+        },
+        warnings={
+            'dropped': 'the buffer is full, and entries are dropped before their span is over; raise '
+            'capacity, or loss_weights.expire_span to shorten spans'
+        },
+    ),
     graft=Graft(
         lambda scale, position: {},
         exact=False,
         how='projections and embeddings are kept; attention within learned spans must be tuned',
         positions='its own scores by distance; rotary ones are lost',
     ),
+    view=View(held, read, series, lengths={'max_span': 'span '}, kept=kept),
     toy=dict(max_span=12, ramp=3, capacity=14, position_length=4, initial_share=0.4, num_sizes=2),
     variants=dict(
         zeros=dict(start='zeros', capacity=12, pre_div=2.0), blocks=dict(block_size=3, limit=9)

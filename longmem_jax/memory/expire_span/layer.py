@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.self_attention import write_at
 from longmem_jax.attention.span_attention import Dropout
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import (
     bound,
@@ -28,7 +29,6 @@ from longmem_jax.layers.switching import (
     read_memory,
     sizes_below,
     switch,
-    taken,
 )
 from longmem_jax.memory.expire_span.maths import (
     ExpireSpanState,
@@ -102,10 +102,10 @@ class ExpireSpan(nn.Module):
     block_size: int = 1024
     limit: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.projections = Projections(settings)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('norm',))
+        zeros = initializers.with_axes(nn.initializers.zeros, ('norm',))
         self.span_kernel = self.param('span_kernel', zeros, (settings.d_model,))
         bias = -math.log(1 / self.initial_share - 1)
         self.span_bias = self.param('span_bias', nn.initializers.constant(bias), ())
@@ -194,11 +194,10 @@ class ExpireSpan(nn.Module):
             'span_max': own.max(),
             'dropped': mean_count(count_round(new.dropped, -state.dropped)),
         }
-        sizes = taken(self.sizes, state.count)
         return (
             self.projections.out(out),
             new,
-            Aux({'expire_span': loss.mean()}, metrics, sizes=sizes),
+            Aux({'expire_span': loss.mean()}, metrics),
         )
 
     def _write(
@@ -219,8 +218,9 @@ class ExpireSpan(nn.Module):
         old = switch(read, self.sizes, state.count.max(), params, state.buffer)
         recent = project_buffer(self.position_length, params, state.window, **fields)
         hidden = jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype)
+        keys, values, spans = with_room(old, recent, settings.segment_length)
         held = state.distance, state.count, state.window_count
-        return ExpireSpanCache(*with_room(old, recent, settings.segment_length), hidden, *held)
+        return ExpireSpanCache(keys, values, spans, hidden, *held)
 
     def extend(
         self, x: jax.Array, cache: ExpireSpanCache, index: int | jax.Array, count: jax.Array

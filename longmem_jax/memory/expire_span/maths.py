@@ -12,8 +12,7 @@ from longmem_jax.layers.switching import bound, switch
 from longmem_jax.segment import count_round
 
 
-@flax.struct.dataclass
-class ExpireSpanState:
+class ExpireSpanState(flax.struct.PyTreeNode):
     """Memories of one layer; hidden vectors in the compute dtype.
 
     Attributes:
@@ -129,6 +128,7 @@ def ramp_loss(keys: KeySpans, num_queries: jax.Array, length: int) -> jax.Array:
       num_queries: int32 [batch], queries that count, the first ones.
       length: number of queries that the sum is divided by.
     """
+    assert keys.remaining is not None
     remaining = keys.remaining[:, 0]  # at query 0
     detached, dtype = jax.lax.stop_gradient(remaining), remaining.dtype
     first = jnp.maximum(jnp.floor(detached) + 1, jnp.maximum(keys.since, 0).astype(dtype))

@@ -6,7 +6,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.span_attention import ATTEND, Dropout, weights
+from longmem_jax.attention.span_attention import ATTEND, Dropout, attend, weights
 from longmem_jax.layers.switching import Projector
 from longmem_jax.memory.expire_span.maths import (
     ExpireSpanState,
@@ -17,8 +17,7 @@ from longmem_jax.memory.expire_span.maths import (
 )
 
 
-@flax.struct.dataclass
-class Params:
+class Params(flax.struct.PyTreeNode):
     """What a layer learns.
 
     Attributes:
@@ -33,8 +32,7 @@ class Params:
     table: jax.Array
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """A segment and the memories before it.
 
     Attributes:
@@ -120,8 +118,7 @@ def weights_of_segment(params: Params, rows: Rows, **fields: Any) -> jax.Array:
     return weights(rows.queries, keys, params.table, seen, offset=room + width)
 
 
-@flax.struct.dataclass
-class ExpireSpanCache:
+class ExpireSpanCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes: of buffer, window and segment.
 
     Attributes:
@@ -201,4 +198,5 @@ def read_tokens(
     distance = cache.distance[:, :size]
     seen = key_spans(cut(spans, limit), distance, cache.count, width, cache.window_count, ramp)
     at = first if index is None else index
-    return ATTEND['plain'](queries, keys, values, table, seen, offset=size + width, first=at)
+    assert at is not None  # one of both is given
+    return attend(queries, keys, values, table, seen, offset=size + width, first=at)

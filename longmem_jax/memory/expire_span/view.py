@@ -43,6 +43,6 @@ def series(seen: Seen) -> Series:
 
 
 def kept(layer: Any, x: jax.Array, age: jax.Array) -> jax.Array:
-    """The mask of Eq. 5 for inputs of that many tokens ago; see `contract.Entry.kept`."""
+    """The mask of Eq. 5 for inputs of that many tokens ago; see `views.View.kept`."""
     spans = layer.spans(x)[:, None]
     return ramp_mask(spans - age[None].astype(spans.dtype), layer.ramp)

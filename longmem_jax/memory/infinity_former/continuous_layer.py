@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
@@ -60,11 +61,11 @@ class ContinuousMemory(nn.Module):
     first_width: float = 0.0
     first_places: tuple[float, ...] = ()
 
-    def setup(self):
+    def setup(self) -> None:
         settings, width = self.settings, self.settings.d_model
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         init = nn.initializers.normal(settings.init_std)
-        heads = dict(
+        heads: dict[str, Any] = dict(
             num_heads=settings.num_heads,
             head_dim=settings.head_dim,
             dtype=self.float32,
@@ -74,10 +75,12 @@ class ContinuousMemory(nn.Module):
         self.key, self.value = HeadsIn(**exact), HeadsIn(**exact)
         out = initializers.kernel(settings, inputs=2, residual=True)
         self.out = HeadsOut(d_model=width, dtype=self.float32, kernel_init=out)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         bound = (3 * width) ** -0.5  # PyTorch's default, as in the released code
 
-        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        def uniform(
+            key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+        ) -> jax.Array:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
         self.gate_kernel = self.param(
@@ -87,19 +90,20 @@ class ContinuousMemory(nn.Module):
         self.mu_kernel = self.param('mu_kernel', init, (self.num_basis,))
         self.sigma_kernel = self.param('sigma_kernel', init, (self.num_basis,))
         if self.biases:
-            places = np.linspace(*(self.first_places or (0.5, 0.5)), settings.num_heads)
-            width = np.log(np.expm1(self.first_width**2)) if self.first_width else 0.0
-            first = dict(mu_bias=np.log(places / (1 - places)), sigma_bias=width)
+            first, last = self.first_places or (0.5, 0.5)
+            places = np.linspace(first, last, settings.num_heads)
+            wide = np.log(np.expm1(self.first_width**2)) if self.first_width else 0.0
+            starts = dict(mu_bias=np.log(places / (1 - places)), sigma_bias=wide)
             self.offsets = tuple(
                 self.param(name, axes(self._starting(value), ('heads',)), (settings.num_heads,))
-                for name, value in first.items()
+                for name, value in starts.items()
             )
         sizes = (self.num_samples, self.tau, self.ridge, self.num_basis, tuple(self.widths))
-        first, _ = continuous.fit_matrices(self.first_length, *sizes, self.padding)
+        whole, _ = continuous.fit_matrices(self.first_length, *sizes, self.padding)
         _, update = continuous.fit_matrices(self.write_length, *sizes, self.padding)
         centres, widths = continuous.gaussian_basis(self.num_basis, tuple(self.widths))
         self.first_matrix, self.update_matrix = (
-            jnp.asarray(m, self.float32) for m in (first, update)
+            jnp.asarray(m, self.float32) for m in (whole, update)
         )
         self.centres, self.sizes = (jnp.asarray(array, self.float32) for array in (centres, widths))
 

@@ -17,7 +17,7 @@ from longmem_jax.attention import fused_rules
 from longmem_jax.attention.relative_position import shared_biases
 from longmem_jax.attention.self_attention import SelfAttention, write_at
 from longmem_jax.attention.window import push
-from longmem_jax.contract import Entry, Graft, ModelSettings
+from longmem_jax.contract import Entry, Graft, LayerType, ModelSettings, Recipes
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
@@ -77,7 +77,7 @@ class InfinityFormer(nn.Module):
     memory_length: int = 150
     position: str = 'transformer_xl'
     num_basis: int = 150
-    widths: tuple = (0.01, 0.05)
+    widths: tuple[float, ...] = (0.01, 0.05)
     num_samples: int = 512
     tau: float = 0.5
     ridge: float = 0.5
@@ -94,9 +94,9 @@ class InfinityFormer(nn.Module):
     normalize_written: bool = True
     biases: bool = False
     first_width: float = 0.0
-    first_places: tuple = ()
+    first_places: tuple[float, ...] = ()
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
@@ -235,7 +235,7 @@ class InfinityFormer(nn.Module):
         hidden = jax.lax.stop_gradient(hidden)
         evicted, num_leaving = hidden, num_valid
         recent, count = state.hidden, state.count
-        if self.memory_length:
+        if recent is not None and count is not None:
             joined = jnp.concatenate([recent, hidden.astype(recent.dtype)], axis=1)
             num_leaving = jnp.maximum(count + num_valid - self.memory_length, 0)
             take = jax.vmap(
@@ -354,21 +354,22 @@ class InfinityFormer(nn.Module):
 
 ENTRY = Entry(
     name='infinity_former',
-    layer=InfinityFormer,
-    fused=fused_rules.position_fault,
-    view=View(held, read, series),
-    check=check,
-    shared=shared_biases,
-    losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),
-    lengths={'memory_length': '', 'num_basis': '+ functions '},
-    reach=reach,
-    recipes={'infinity_former': recipe},
+    layer=LayerType(
+        InfinityFormer,
+        check=check,
+        shared=shared_biases,
+        losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),
+        reach=reach,
+        fused=fused_rules.position_fault,
+    ),
+    recipe=Recipes({'infinity_former': recipe}),
     graft=Graft(
         lambda scale, position: dict(position=position, memory_length=0),
         exact=True,
         how='the result of reading is added to the attention; it is zero while nothing is stored',
         positions='positions in a signal that is contracted, as in the paper',
     ),
+    view=View(held, read, series, lengths={'memory_length': '', 'num_basis': '+ functions '}),
     toy=dict(
         memory_length=3,
         position='rotary',

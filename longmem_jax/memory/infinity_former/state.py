@@ -6,8 +6,7 @@ import jax
 from longmem_jax.attention.self_attention import KeyValues
 
 
-@flax.struct.dataclass
-class LongTermState:
+class LongTermState(flax.struct.PyTreeNode):
     """The continuous memory of one layer.
 
     Attributes:
@@ -28,8 +27,7 @@ class LongTermState:
     writes: jax.Array
 
 
-@flax.struct.dataclass
-class InfinityFormerState:
+class InfinityFormerState(flax.struct.PyTreeNode):
     """Memories of one layer.
 
     Attributes:
@@ -43,8 +41,7 @@ class InfinityFormerState:
     long: LongTermState
 
 
-@flax.struct.dataclass
-class InfinityFormerCache:
+class InfinityFormerCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:

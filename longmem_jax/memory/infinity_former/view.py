@@ -45,7 +45,7 @@ def held(layer: Any, state: InfinityFormerState) -> dict[str, Held]:
     """The short-term memory, what waits to be written, and the signal: N functions over its ages."""
     long, found = state.long, {}
     recent = jnp.zeros_like(long.stored)
-    if layer.memory_length:
+    if state.count is not None:
         recent = state.count
         found['short-term'] = held_window(state.count, layer.memory_length)
     waiting = long.pending.shape[1]

@@ -20,8 +20,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-@flax.struct.dataclass
-class LinearSource:
+class LinearSource(flax.struct.PyTreeNode):
     """What linear cross-attention reads.
 
     Attributes:
@@ -54,7 +53,7 @@ class CrossLinear(nn.Module):
     epsilon: float
     bias: bool
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings, bias=self.bias)
         self.feature_map = FeatureMap(
             settings=self.settings,

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import feature_maps
+from longmem_jax.layers import feature_maps, initializers
 
 FEATURES = ('elu', 'rfa', 't2r')
 
@@ -26,8 +26,8 @@ class FeatureMap(nn.Module):
     seed: int
     learned_scale: bool
 
-    def setup(self):
-        settings, axes = self.settings, nn.with_logical_partitioning
+    def setup(self) -> None:
+        settings, axes = self.settings, initializers.with_axes
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         shape = (settings.num_heads, self.size, settings.head_dim)
         if self.features == 'rfa':
@@ -61,11 +61,12 @@ class FeatureMap(nn.Module):
         x = x.astype(self.float32)
         if self.features == 'elu':
             return feature_maps.elu(x)
-        matrices = drawn
         if self.features == 't2r':
             matrices = self.matrices
         elif drawn is None:
             matrices = jnp.asarray(self.directions, jnp.float32)
+        else:
+            matrices = drawn
         if self.learned_scale:
             matrices = matrices * self.sigma[:, None]
         if self.features == 't2r':

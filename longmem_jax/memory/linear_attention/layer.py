@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, logged, memory, param
-from longmem_jax.contract import Graft, Recipe, Scale
+from longmem_jax.contract import Graft, Recipe, Recipes, Scale
 from longmem_jax.layers import associative, feature_maps
 from longmem_jax.layers.associative import Pairs
 from longmem_jax.layers.projections import Projections, repeat_heads
@@ -172,7 +172,7 @@ def recipe(scale: Scale, kind: str = 'elu') -> Recipe:
     Sums are a bag of all tokens: to find what followed a mark, a key must know its predecessor.
     """
     fields = RELEASED[kind] | dict(size=SIZE, chunk=min(scale.segment, 64), shift='half')
-    notes = (SHIFT_NOTE,)
+    notes: tuple[str, ...] = (SHIFT_NOTE,)
     if kind == 'rfa':
         fields |= dict(guard='magnitude', epsilon=1e-3)
         notes += (GUARD_NOTE,)
@@ -190,21 +190,23 @@ T2R = dict(features='t2r', guard='clamp', epsilon=0.01)
 ENTRY = memory(
     'linear',
     LinearAttention,
-    unshifted=dict(shift='none'),
-    view=View(series=series),
     check=check,
     cross=cross,
-    recipes={
-        'linear': recipe,
-        'rfa': functools.partial(recipe, kind='rfa'),
-        't2r': functools.partial(recipe, kind='t2r'),
-    },
+    recipe=Recipes(
+        {
+            'linear': recipe,
+            'rfa': functools.partial(recipe, kind='rfa'),
+            't2r': functools.partial(recipe, kind='t2r'),
+        },
+        unshifted=dict(shift='none'),
+    ),
     graft=Graft(
         lambda scale, position: dict(bias=False, shift='none'),
         exact=False,
         how='projections and embeddings are kept; features replace the softmax, so it must be tuned',
         positions="those in the host's embeddings; rotary ones are lost",
     ),
+    view=View(series=series),
     toy=dict(size=6, random='normal'),
     variants=dict(
         rfa_gate=RFA | dict(gate=True, guard='magnitude', epsilon=1e-4),

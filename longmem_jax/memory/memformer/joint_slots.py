@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.rules import Rules
-from longmem_jax.contract import ModelSettings, NoState, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers import initializers
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
@@ -29,9 +29,9 @@ class JointAttention(nn.Module):
 
     settings: ModelSettings
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
-        heads = dict(
+        heads: dict[str, Any] = dict(
             num_heads=settings.num_heads,
             head_dim=settings.head_dim,
             dtype=settings.dtype,
@@ -41,7 +41,9 @@ class JointAttention(nn.Module):
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
         self.slot_query, self.slot_key, self.slot_value = (HeadsIn(**heads) for _ in range(3))
         init = initializers.kernel(settings, inputs=2)
-        out = dict(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=True)
+        out: dict[str, Any] = dict(
+            d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=True
+        )
         self.out, self.slot_out = HeadsOut(**out), HeadsOut(**out)
 
     def __call__(
@@ -91,9 +93,11 @@ class JointLayer(nn.Module):
     settings: ModelSettings
     dense: Any
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention = JointAttention(self.settings)
-        fields = dict(settings=self.settings, normalize=identity, shared=None, **self.dense)
+        fields: dict[str, Any] = dict(
+            settings=self.settings, normalize=identity, shared=None, **self.dense
+        )
         self.feed_forward, self.slot_feed_forward = Dense(**fields), Dense(**fields)
         self.attention_norm, self.slot_attention_norm = Norm('layernorm'), Norm('layernorm')
         self.final_norm, self.slot_final_norm = Norm('layernorm'), Norm('layernorm')
@@ -108,7 +112,7 @@ class JointLayer(nn.Module):
             return norm(x + self.drop(y, deterministic=not train))
 
         def feed(x: jax.Array, layer: Dense, norm: Norm) -> jax.Array:
-            return join(x, layer(x, NoState(), None, train=train)[0], norm)
+            return join(x, layer.mapped(x, train), norm)
 
         from_slots, from_tokens = self.attention(slots, x, valid, train=train)
         slots = join(slots, from_slots, self.slot_attention_norm)
@@ -135,10 +139,11 @@ class JointEncoder(nn.Module):
     num_slots: int
     bias_std: float
 
-    def setup(self):
-        settings, axes = self.settings, nn.with_logical_partitioning
-        fields = dict(settings=settings, dense=self.dense)
-        self.layers = [JointLayer(**fields, name=f'layer_{i}') for i in range(self.num_layers)]
+    def setup(self) -> None:
+        settings, axes = self.settings, initializers.with_axes
+        self.layers = [
+            JointLayer(settings, self.dense, name=f'layer_{i}') for i in range(self.num_layers)
+        ]
         init = axes(nn.initializers.normal(self.bias_std), (None, 'embed'))
         self.bias = self.param('bias', init, (self.num_slots, settings.d_model))
         self.embedding_norm, self.slot_norm = Norm('layernorm'), Norm('layernorm')

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from longmem_jax.around import Around
 from longmem_jax.attention.cross_attention import CrossAttention, Source
 from longmem_jax.attention.self_attention import write_at
-from longmem_jax.contract import Entry, Graft, Recipe, Scale, identity
+from longmem_jax.contract import Entry, Graft, LayerType, Recipe, Recipes, Scale, identity
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import positions
 from longmem_jax.layers.feed_forward import ACTIVATIONS
@@ -31,8 +31,7 @@ from longmem_jax.views import NOWHERE, Held, Read, Seen, Series, View
 ENCODERS = ('slot_attention', 'joint')
 
 
-@flax.struct.dataclass
-class MemformerState:
+class MemformerState(flax.struct.PyTreeNode):
     """Memory of a document so far.
 
     Attributes:
@@ -47,8 +46,7 @@ class MemformerState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class OpenMemformer:
+class OpenMemformer(flax.struct.PyTreeNode):
     """What an open segment reads and will write.
 
     Attributes:
@@ -92,8 +90,8 @@ class Memformer(Around):
     positions: bool = False
     activation: str = 'relu'
 
-    def setup(self):
-        common = dict(
+    def setup(self) -> None:
+        common: dict[str, Any] = dict(
             settings=self.settings,
             dense=dict(activation=self.activation, bias=True),
             num_layers=self.num_encoder_layers,
@@ -101,7 +99,7 @@ class Memformer(Around):
             bias_std=self.bias_std,
         )
         if self.encoder == 'joint':
-            self.encode = JointEncoder(**common)
+            self.encode: Any = JointEncoder(**common)
         else:
             self.encode = SlotEncoder(
                 num_summaries=self.num_summaries,
@@ -111,8 +109,9 @@ class Memformer(Around):
                 normalized=self.normalized,
                 **common,
             )
-        fields = dict(settings=self.settings, normalize=identity, bias=False)
-        self.across = [CrossAttention(**fields) for _ in range(self.depth)]
+        self.across = [
+            CrossAttention(self.settings, normalize=identity, bias=False) for _ in range(self.depth)
+        ]
 
     def initial_state(self, batch_size: int) -> MemformerState:
         """No segment."""
@@ -252,18 +251,15 @@ def series(seen: Seen) -> Series:
 ENTRY = Entry(
     name='memformer',
     place='around',
-    layer=Memformer,
-    between=True,
-    view=View(held, read, series),
-    check=check,
-    lengths={'num_slots': '+ slots '},
-    recipes={'memformer': recipe},
+    layer=LayerType(Memformer, check=check, between=True),
+    recipe=Recipes({'memformer': recipe}),
     graft=Graft(
         fields=lambda scale, position: dict(positions=position != 'none'),
         exact=False,
         how='every layer reads the encoder of the segment before, and slots, after its attention',
         positions='sinusoids within the segment before; none of the slots',
     ),
+    view=View(held, read, series, lengths={'num_slots': '+ slots '}),
     toy=dict(
         num_encoder_layers=1,
         num_slots=3,

@@ -13,11 +13,13 @@ first step on, whatever the width of the model.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.attention.rules import NEVER
@@ -96,11 +98,11 @@ class SlotWriter(nn.Module):
     num_heads: int = 0
     normalized: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         settings, width = self.settings, self.settings.d_model
         num_heads = self.num_heads or settings.num_heads
         head_dim = width // num_heads
-        heads = dict(
+        heads: dict[str, Any] = dict(
             num_heads=num_heads,
             head_dim=head_dim,
             dtype=jnp.promote_types(settings.dtype, jnp.float32),
@@ -108,15 +110,16 @@ class SlotWriter(nn.Module):
             # divided, the Shardy partitioner of JAX 0.10 computes wrong gradients, by some percent.
             axis='kv_heads',
         )
-        match = value = initializers.kernel(settings)
+        match: Callable[..., jax.Array] = initializers.kernel(settings)
+        value = match
         if self.normalized:
             own_score = 1 + math.log(settings.segment_length)
             gain = math.sqrt(self.temperature * own_score / math.sqrt(head_dim))
 
-            def match(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+            def identities(key: jax.Array, shape: Any, dtype: DTypeLike = jnp.float32) -> jax.Array:
                 return gain * jnp.eye(width, dtype=dtype).reshape(shape)
 
-            value = nn.initializers.normal(1 / width)
+            match, value = identities, nn.initializers.normal(1 / width)
         self.query, self.key = (HeadsIn(kernel_init=match, **heads) for _ in range(2))
         self.value = HeadsIn(kernel_init=value, **heads)
 
@@ -172,14 +175,15 @@ class SlotEncoder(nn.Module):
     forgets: bool
     normalized: bool
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         readers = settings
         if self.num_heads:
             head_dim = settings.d_model // self.num_heads
-            sizes = dict(num_heads=self.num_heads, head_dim=head_dim, num_kv_heads=0)
-            readers = dataclasses.replace(settings, **sizes)
-        fields = dict(
+            readers = dataclasses.replace(
+                settings, num_heads=self.num_heads, head_dim=head_dim, num_kv_heads=0
+            )
+        fields: dict[str, Any] = dict(
             settings=settings,
             dense=self.dense,
             bias=False,
@@ -190,7 +194,7 @@ class SlotEncoder(nn.Module):
         if not self.num_slots:
             return
         self.writer = SlotWriter(settings, self.temperature, self.num_heads, self.normalized)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         # Directions: where slots are at the start of a document, and where they drift to.
         init = axes(nn.initializers.normal(self.bias_std), (None, 'embed'))
         self.bias = self.param('bias', init, (self.num_slots, settings.d_model))
@@ -224,7 +228,7 @@ class SlotEncoder(nn.Module):
           slots, and the share of each slot's weight that stayed on itself, float32
           [batch, num_slots]. Without slots, None for the last two.
         """
-        if not self.num_slots:
+        if slots is None:
             for layer in self.layers:
                 x = layer(x, x, valid, train=train)
             return x if self.last is None else self.last(x), valid, None, None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, Recipe, Scale
+from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.kernels.tpu.fused_search import MOST
 from longmem_jax.layers.nearest import SEARCHES
@@ -36,7 +36,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
 
 
 def fused(fields: Any) -> str:
-    """What keeps a layer from fused kernels, see `contract.Entry.fused`."""
+    """What keeps a layer from fused kernels, see `contract.LayerType.fused`."""
     if fields['search'] == 'exact' and fields['top_k'] > MOST:
         return f'top_k = {fields["top_k"]} is more than {MOST}, the largest of its exact search'
     return normalized_attention.fused(fields)
@@ -51,7 +51,7 @@ def recipe(scale: Scale) -> Recipe:
     local = dict(memory_length=scale.segment, scale_init=8.0)
     block_size = min(scale.memories, 8192)
     memory_size = -(-scale.memories // block_size) * block_size
-    notes = ()
+    notes: tuple[str, ...] = ()
     if memory_size != scale.memories:
         notes = (f'memory_size = {memory_size}: {scale.memories} in whole blocks of {block_size}',)
     names = ['normalized_xl'] * scale.layers
@@ -66,14 +66,14 @@ def recipe(scale: Scale) -> Recipe:
 
 ENTRY = Entry(
     name='memorizing',
-    layer=Memorizing,
-    fused=fused,
-    view=View(held, read),
-    check=check,
-    lengths={'memory_length': '', 'memory_size': '+ entries '},
-    reach=lambda fields, segment: max(fields['memory_size'], fields['memory_length']),
-    nearest='memory_size',
-    recipes={'memorizing': recipe},
+    layer=LayerType(
+        Memorizing,
+        check=check,
+        reach=lambda fields, segment: max(fields['memory_size'], fields['memory_length']),
+        nearest='memory_size',
+        fused=fused,
+    ),
+    recipe=Recipes({'memorizing': recipe}),
     graft=Graft(
         lambda scale, position: dict(
             position=position,
@@ -86,6 +86,7 @@ ENTRY = Entry(
         how="gates per head, which are closed while nothing is stored; the host's scores",
         positions='none in the memory, as in the paper',
     ),
+    view=View(held, read, lengths={'memory_length': '', 'memory_size': '+ entries '}),
     toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),
     variants=dict(
         released=dict(

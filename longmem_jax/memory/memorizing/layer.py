@@ -17,14 +17,14 @@ from longmem_jax.attention.attend import kernels_of, record
 from longmem_jax.attention.entries import attend_entries
 from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.ring import Rows, no_rows, write
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count
 
 
-@flax.struct.dataclass
-class MemorizingState:
+class MemorizingState(flax.struct.PyTreeNode):
     """Memories of one layer.
 
     Attributes:
@@ -36,8 +36,7 @@ class MemorizingState:
     rows: Rows
 
 
-@flax.struct.dataclass
-class MemorizingCache:
+class MemorizingCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -89,7 +88,7 @@ class Memorizing(nn.Module):
     gate_init: float = 0.0
     skip_gate_when_empty: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = NormalizedAttention(
             settings=self.settings,
@@ -102,15 +101,13 @@ class Memorizing(nn.Module):
             scale_init=self.scale_init,
             normalized=self.normalized,
         )
-        constant = nn.with_logical_partitioning(
-            nn.initializers.constant(self.gate_init), ('heads',)
-        )
+        constant = initializers.with_axes(nn.initializers.constant(self.gate_init), ('heads',))
         self.gate = self.param('gate', constant, (self.settings.num_heads,))
 
     def initial_state(self, batch_size: int) -> MemorizingState:
         """Both memories empty."""
         settings = self.settings
-        dtype = self.cache_dtype
+        dtype: Any = self.cache_dtype
         if dtype == 'float32':
             dtype = jnp.promote_types(settings.dtype, jnp.float32)
         rows = no_rows(batch_size, settings.kv_heads, self.memory_size, settings.head_dim, dtype)

@@ -19,7 +19,7 @@ from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.attention.window import push
 from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import feature_maps
+from longmem_jax.layers import feature_maps, initializers
 from longmem_jax.layers.projections import Projections
 
 POSITIONS = ('t5', 'alibi', 'rotary', 'none')
@@ -27,14 +27,13 @@ EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
 def fused(fields: Any) -> str:
-    """What keeps local attention from the fused kernel, see `contract.Entry.fused`."""
+    """What keeps local attention from the fused kernel, see `contract.LayerType.fused`."""
     if not fields['attend_self']:
         return 'attend_self = False masks single pairs, which it does not do'
     return ''
 
 
-@flax.struct.dataclass
-class RecentKeys:
+class RecentKeys(flax.struct.PyTreeNode):
     """Keys and values of the last tokens.
 
     Attributes:
@@ -83,11 +82,11 @@ class NormalizedAttention(nn.Module):
     scale_init: float
     normalized: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         if self.normalized:
             constant = nn.initializers.constant(self.scale_init)
-            constant = nn.with_logical_partitioning(constant, ('heads',))
+            constant = initializers.with_axes(constant, ('heads',))
             self.scale = self.param('scale', constant, (settings.num_heads,))
         self.score_scale = 1.0 if self.normalized else settings.score_scale
         self.relation = RelativePosition(
@@ -173,11 +172,11 @@ class NormalizedAttention(nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Queries, keys, values and local attention of a whole segment `x`, normalised."""
         queries, (keys, values) = self.queries(x), self.key_values(x)
-        joined = [
+        all_keys, all_values = (
             jnp.concatenate([old, new], axis=2)
             for old, new in ((recent.keys, keys), (recent.values, values))
-        ]
-        local = self.local(queries, *joined, self.memory_length, recent.count, train)
+        )
+        local = self.local(queries, all_keys, all_values, self.memory_length, recent.count, train)
         return queries, keys, values, local
 
     def open(self, recent: RecentKeys, batch_size: int) -> KeyValues:
@@ -210,9 +209,12 @@ class NormalizedAttention(nn.Module):
         """Writes the first `num_valid` (int32 [batch]) keys and values, detached."""
         if not self.memory_length:
             return recent
-        written = []
-        for old, new in ((recent.keys, keys), (recent.values, values)):
+
+        def written(old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
             old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(jax.lax.stop_gradient(new), 1, 2)
             window, count = push(old, recent.count, new, num_valid)
-            written.append(jnp.swapaxes(window, 1, 2))
-        return RecentKeys(*written, count)
+            return jnp.swapaxes(window, 1, 2), count
+
+        keys, _ = written(recent.keys, keys)
+        values, count = written(recent.values, values)
+        return RecentKeys(keys, values, count)

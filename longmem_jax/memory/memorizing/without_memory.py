@@ -12,7 +12,7 @@ import flax.struct
 import jax
 
 from longmem_jax.attention.self_attention import KeyValues
-from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, LayerType, ModelSettings, Recipe, Recipes, Scale
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -20,8 +20,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
 
-@flax.struct.dataclass
-class NormalizedXLCache:
+class NormalizedXLCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -47,7 +46,7 @@ class NormalizedXL(nn.Module):
     scale_init: float = 1.0
     normalized: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = NormalizedAttention(
             settings=self.settings,
@@ -103,16 +102,13 @@ def recipe(scale: Scale) -> Recipe:
 
 ENTRY = Entry(
     name='normalized_xl',
-    layer=NormalizedXL,
-    fused=normalized_attention.fused,
-    view=View(
-        held=lambda layer, state: {'recent': held_window(state.count, layer.memory_length)},
-        read=lambda seen: read_window(seen.look()),
+    layer=LayerType(
+        NormalizedXL,
+        check=normalized_attention.check,
+        reach=lambda fields, segment: fields['memory_length'],
+        fused=normalized_attention.fused,
     ),
-    check=normalized_attention.check,
-    lengths={'memory_length': ''},
-    reach=lambda fields, segment: fields['memory_length'],
-    recipes={'normalized_xl': recipe},
+    recipe=Recipes({'normalized_xl': recipe}),
     graft=Graft(
         lambda scale, position: dict(
             position=position,
@@ -122,6 +118,11 @@ ENTRY = Entry(
         exact=True,
         how="a window of keys and values, masked while it is empty; the host's scores",
         positions="the host's rotary ones; with other positions there is no window",
+    ),
+    view=View(
+        held=lambda layer, state: {'recent': held_window(state.count, layer.memory_length)},
+        read=lambda seen: read_window(seen.look()),
+        lengths={'memory_length': ''},
     ),
     toy=dict(memory_length=4),
 )

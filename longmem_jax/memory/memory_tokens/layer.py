@@ -18,7 +18,7 @@ from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import shared_biases
 from longmem_jax.attention.rules import RelativeTable, Rules
 from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
-from longmem_jax.contract import Entry, ModelSettings
+from longmem_jax.contract import Entry, LayerType, ModelSettings
 from longmem_jax.faults import one_of
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
@@ -28,8 +28,7 @@ from longmem_jax.views import Read, Seen, View, held_window
 LOOK_AHEAD = ('nearest', 'released')
 
 
-@flax.struct.dataclass
-class MemTransformerCache:
+class MemTransformerCache(flax.struct.PyTreeNode):
     """What an open segment reads and will write; positions count memory tokens as well.
 
     Attributes:
@@ -151,7 +150,7 @@ class MemTransformer(nn.Module):
     clamp_length: int = 0
     position: str = 'transformer_xl'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
@@ -215,8 +214,12 @@ class MemTransformer(nn.Module):
         """What the keys are in a full segment; in a shorter one the trailing tokens come earlier."""
         settings = self.settings
         length = settings.segment_length - settings.leading - settings.trailing
-        parts = (('cache', self.memory_length), ('leading memory tokens', settings.leading))
-        parts = (*parts, ('segment', length), ('trailing memory tokens', settings.trailing))
+        parts = (
+            ('cache', self.memory_length),
+            ('leading memory tokens', settings.leading),
+            ('segment', length),
+            ('trailing memory tokens', settings.trailing),
+        )
         return tuple(part for part in parts if part[1])
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
@@ -292,15 +295,17 @@ def read(seen: Seen) -> dict[str, Read]:
 
 ENTRY = Entry(
     name='mem_transformer',
-    layer=MemTransformer,
+    layer=LayerType(
+        MemTransformer,
+        check=check,
+        shared=shared_biases,
+        reach=lambda fields, segment_length: fields['memory_length'],
+    ),
     view=View(
         held=lambda layer, state: {'cache': held_window(state.count, layer.memory_length)},
         read=read,
+        lengths={'memory_length': ''},
     ),
-    check=check,
-    shared=shared_biases,
-    lengths={'memory_length': ''},
-    reach=lambda fields, segment_length: fields['memory_length'],
     toy=dict(memory_length=6),
     variants=dict(
         leading=dict(same_length=True, read_cache=True),

@@ -13,16 +13,17 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.around import Around
-from longmem_jax.contract import Entry, Graft, NoState, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, LayerType, NoState, Recipe, Recipes, Scale
 from longmem_jax.faults import at_least
+from longmem_jax.layers import initializers
 from longmem_jax.segment import select_lanes
 from longmem_jax.views import Seen, Series, View
 
 
-@flax.struct.dataclass
-class MemoryTokensState:
+class MemoryTokensState(flax.struct.PyTreeNode):
     """Carried memory tokens.
 
     Attributes:
@@ -34,8 +35,7 @@ class MemoryTokensState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class OpenTokens:
+class OpenTokens(flax.struct.PyTreeNode):
     """The memory tokens around a segment, and those after it: [batch, num_tokens, d_model] each."""
 
     vectors: jax.Array
@@ -55,10 +55,10 @@ class LearnedTokens(nn.Module):
     num_tokens: int
     d_model: int
     std: float
-    dtype: Any
+    dtype: DTypeLike
 
-    def setup(self):
-        init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
+    def setup(self) -> None:
+        init = initializers.with_axes(nn.initializers.normal(self.std), (None, 'embed'))
         self.tokens = self.param('tokens', init, (self.num_tokens, self.d_model))
 
     def __call__(self, batch_size: int) -> jax.Array:
@@ -83,7 +83,7 @@ class MemoryTokens(Around):
     carry: bool = True
     gradients: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.memory_tokens = LearnedTokens(
             num_tokens=self.num_tokens,
@@ -106,7 +106,7 @@ class MemoryTokens(Around):
     ) -> OpenTokens:
         """The carried tokens, or the learned ones."""
         vectors = self.memory_tokens(batch_size)
-        if self.carry:
+        if isinstance(state, MemoryTokensState):
             carried = state.vectors if self.gradients else jax.lax.stop_gradient(state.vectors)
             vectors = select_lanes(state.count > 0, carried, vectors)
         return OpenTokens(vectors, jnp.zeros_like(vectors))
@@ -129,7 +129,7 @@ class MemoryTokens(Around):
         self, state: MemoryTokensState | NoState, opened: OpenTokens, count: jax.Array
     ) -> MemoryTokensState | NoState:
         """Carries what was written at the trailing tokens."""
-        if not self.carry:
+        if isinstance(state, NoState):
             return state
         return MemoryTokensState(opened.written, jnp.ones_like(state.count))
 
@@ -183,15 +183,16 @@ def series(seen: Seen) -> Series:
 ENTRY = Entry(
     name='memory_tokens',
     place='around',
-    layer=MemoryTokens,
-    view=View(series=series),
-    check=check,
-    extra=lambda fields: (fields['num_tokens'], fields['num_tokens'] * fields['at_end']),
-    inside=('mem_transformer', dict(memory_length=0)),
-    reach=lambda fields, segment_length: None if fields['carry'] else 0,
-    lengths={'num_tokens': '+ memory tokens '},
-    growing=('memory_tokens/tokens',),
-    recipes={'memory_tokens': recipe, 'recurrent': recurrent_recipe},
+    layer=LayerType(
+        MemoryTokens,
+        check=check,
+        reach=lambda fields, segment_length: None if fields['carry'] else 0,
+        extra=lambda fields: (fields['num_tokens'], fields['num_tokens'] * fields['at_end']),
+        inside=('mem_transformer', dict(memory_length=0)),
+    ),
+    recipe=Recipes(
+        {'memory_tokens': recipe, 'recurrent': recurrent_recipe}, growing=('memory_tokens/tokens',)
+    ),
     graft=Graft(
         fields=lambda scale, position: {},
         exact=False,
@@ -199,6 +200,7 @@ ENTRY = Entry(
         positions='those of the tokens before and after a segment',
         recipes=('recurrent',),
     ),
+    view=View(series=series, lengths={'num_tokens': '+ memory tokens '}),
     toy=dict(num_tokens=2),
     variants=dict(leading=dict(at_end=False, carry=False), recurrent=dict(gradients=False)),
 )

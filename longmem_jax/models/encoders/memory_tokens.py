@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
 
 VARIANTS = ('none', 'plain', 'ctrl', 'bottleneck')
@@ -47,9 +48,9 @@ class MemoryEncoder(nn.Module):
     final_norm: bool
     std: float
 
-    def setup(self):
+    def setup(self) -> None:
         def stack(name: str) -> list[EncoderBlock]:
-            fields = dict(
+            fields: dict[str, Any] = dict(
                 settings=self.settings,
                 dense=self.dense,
                 bias=True,
@@ -59,12 +60,12 @@ class MemoryEncoder(nn.Module):
             return [EncoderBlock(**fields, name=f'{name}_{i}') for i in range(self.num_layers)]
 
         self.sequence = stack('sequence')
-        self.memory = stack('memory') if self.variant in ('ctrl', 'bottleneck') else None
+        self.memory = stack('memory') if self.variant in ('ctrl', 'bottleneck') else []
         self.last = (
             Norm(self.settings.norm, self.settings.norm_epsilon) if self.final_norm else None
         )
         if self.variant != 'none':
-            init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
+            init = initializers.with_axes(nn.initializers.normal(self.std), (None, 'embed'))
             self.tokens = self.param('tokens', init, (self.num_tokens, self.settings.d_model))
 
     def layers(
@@ -104,9 +105,8 @@ class MemoryEncoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Reads a sequence; arguments as in `layers`.
 
-        Returns:
-          [memory; sequence] of the last layer, [batch, num_tokens + n, d_model], and which of its
-          positions are valid, bool [batch, num_tokens + n].
+        Returns [memory; sequence] of the last layer, [batch, num_tokens + n, d_model], and which of
+        its positions are valid, bool [batch, num_tokens + n].
         """
         *_, (memory, x) = self.layers(x, valid, train=train)
         joined = jnp.concatenate([memory, x], axis=1)

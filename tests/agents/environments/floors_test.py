@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.agents.environments import corridor, floors, portal, registry, repeat_previous
+from experiments.reinforcement import floors
+from longmem_jax.agents.environments import corridor, portal, registry, repeat_previous
 
 UP, DOWN, LEFT, RIGHT = range(4)
 EPISODES = 4_000

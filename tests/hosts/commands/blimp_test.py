@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.hosts.blimp import blimp
 from longmem_jax.commands.train import train
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
-from longmem_jax.hosts.commands.blimp import blimp
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401
 
 pytestmark = pytest.mark.slow  # whole runs of the command
@@ -38,7 +38,7 @@ def test_all_checkpoints_of_a_run(trained, tmp_path, capsys, made_figures, monke
         made.append(Likelihood(*arguments))
         return made[-1]
 
-    monkeypatch.setattr('longmem_jax.hosts.commands.blimp.Likelihood', remember)
+    monkeypatch.setattr('experiments.hosts.blimp.Likelihood', remember)
     paradigm(tmp_path, 'words', 'syntax', 'alpha beta', 'alpha zzzz')
     paradigm(tmp_path, 'reversed', 'semantics', 'gamma zzzz', 'gamma beta')
     rows = blimp(trained, str(tmp_path), checkpoints='all', num_pairs=2)

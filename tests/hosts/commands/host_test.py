@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from configs import host as host_config
+from experiments.hosts.blimp import blimp
 from longmem_jax.commands.generate import generate
 from longmem_jax.commands.score import score
 from longmem_jax.commands.start_from import newest_parameters
@@ -17,7 +18,6 @@ from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import export as writing
 from longmem_jax.hosts import hosts, model_fields
-from longmem_jax.hosts.commands.blimp import blimp
 from longmem_jax.hosts.commands.export import export
 from longmem_jax.hosts.commands.lm_eval import evaluate_tasks
 from longmem_jax.layers import low_rank

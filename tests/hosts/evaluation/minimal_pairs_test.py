@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from experiments.hosts.minimal_pairs import Paradigm, means, prefer, read_paradigms
 from longmem_jax.data.conventions import of_training
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Score
-from longmem_jax.hosts.data.minimal_pairs import Paradigm, read_paradigms
-from longmem_jax.hosts.evaluation.minimal_pairs import means, prefer
 
 LINE = {
     'sentence_good': 'Cats sleep.',

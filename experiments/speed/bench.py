@@ -1,4 +1,4 @@
-"""Timings as JSON: `python -m longmem_jax.commands.bench --config=configs/NAME.py[:variant]`.
+"""Timings as JSON: `python -m experiments.speed.bench --config=configs/NAME.py[:variant]`.
 
 Median, minimum and maximum milliseconds per step, tokens/s, compile seconds, peak memory and state
 bytes of the training step, of evaluation, and of generation token by token; and the floating point
@@ -63,10 +63,7 @@ def state_bytes(state: Any) -> int:
 def random_batch(config: Any, section: Any, segments: int) -> Batch:
     """A batch of random tokens, [segments, lanes, segment_length], one long document per lane.
 
-    Args:
-      config: the whole configuration.
-      section: `config.train` or `config.evaluate`, for the number of lanes and the segment length.
-      segments: segments per lane.
+    `section` is `config.train` or `config.evaluate`.
     """
     shape = (segments, section.num_lanes, section.segment_length)
     tokens = np.random.default_rng(0).integers(0, config.model.vocab_size, shape, dtype=np.int32)
@@ -179,7 +176,7 @@ def bench(config: Any, repeats: int, fill: int = 2) -> dict[str, Any]:
     """
     checks.require_runnable(config, jax.device_count())
     mesh = sharding.make_mesh(config.mesh.to_dict())
-    experiment = Experiment(config, None, mesh)
+    experiment = Experiment(config, None, mesh)  # type: ignore[arg-type]  # no folder is used
     report = {
         'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
         'jax': jax.__version__,

@@ -1,6 +1,6 @@
 """BLiMP: how often a model prefers the acceptable sentence of a minimal pair.
 
-python -m longmem_jax.hosts.commands.blimp --workdir=DIR --data=blimp/data
+python -m experiments.hosts.blimp --workdir=DIR --data=blimp/data
 
 scores the newest checkpoint of a run, or a host that was not trained yet (`configs/host.py`), on the
 original files (67 paradigms, a .jsonl file each) by the sum of the log-probabilities of all tokens of a
@@ -20,6 +20,14 @@ from typing import Any
 
 from absl import flags
 
+from experiments.hosts.minimal_pairs import (
+    NUM_PARADIGMS,
+    Paradigm,
+    Preference,
+    means,
+    prefer,
+    read_paradigms,
+)
 from longmem_jax.commands import entry
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.errors import UsageError
@@ -27,8 +35,6 @@ from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.evaluation.result import memory_lengths, segment_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import write_json
-from longmem_jax.hosts.data.minimal_pairs import NUM_PARADIGMS, Paradigm, read_paradigms
-from longmem_jax.hosts.evaluation.minimal_pairs import Preference, means, prefer
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.progress import Progress
 
@@ -52,7 +58,6 @@ def blimp(
     """Scores checkpoints, prints the tables, and writes `blimp.json` and `blimp.png` to the workdir.
 
     Args:
-      experiment: a trained experiment, or one that begins with a host (step 0).
       data: folder of the original files.
       before: text put before every sentence, and scored with it.
       num_pairs: the first pairs of every paradigm; 0 = all.
@@ -182,12 +187,9 @@ def _protocol(
 
 
 def draw(lines: dict[str, list[tuple[int, float]]], what: str, path: Path) -> None:
-    """Draws accuracies over the steps of training.
+    """Draws accuracies over the steps of training: label to (step, accuracy) of every checkpoint.
 
-    Args:
-      lines: label to (step, accuracy) of every checkpoint.
-      what: whose accuracies they are, as the label of the axis.
-      path: PNG to write.
+    `what` is the label of the axis.
     """
     figure = figures.figure(7, 4)
     axes = figure.subplots()
