@@ -41,9 +41,14 @@ def get_config(path, argument=''):
 def test_config_is_runnable(path, argument):
     config = get_config(path, argument)
     assert checks.find_problems(config, num_devices=4 if not argument else 1) == []
-    # The model of evaluation differs by lengths only, and its problems are among those above.
-    assert num_parameters(config) > 10_000
     assert set(base()) <= set(config) <= {*base(), *sections()}
+
+
+# The model of evaluation differs by lengths only, and its problems are among those above.
+@pytest.mark.parametrize('argument', [pytest.param('', marks=pytest.mark.slow), 'tiny'])
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+def test_the_model_of_a_config_can_be_made(path, argument):
+    assert num_parameters(get_config(path, argument)) > 10_000
 
 
 def test_unknown_variant_lists_the_known():

@@ -192,7 +192,8 @@ def plain_stream(plan, state, stream, summed):
             queries = [parts[-1]]
         if not queries[0]:
             break
-        found = plain_meta_gradient(params, frozen, plan.fast, stream, support, queries, False)
+        given = frozen, plan.fast, stream, support, queries, False
+        found = jax.jit(lambda params, given=given: plain_meta_gradient(params, *given))(params)
         params = jax.tree.map(lambda w, g: w - 0.5 * g, params, found)
         updates += 1
     return params, memory, updates

@@ -49,7 +49,7 @@ def first_update(gradient=1.0, **changes):
     params = make_params()
     chain = optimizer.make_optimizer(make_config(**changes), 10, params)
     gradients = jax.tree.map(lambda leaf: jnp.full_like(leaf, gradient), params)
-    updates, _ = chain.update(gradients, chain.init(params), params)
+    updates, _ = jax.jit(lambda g, p: chain.update(g, chain.init(p), p))(gradients, params)
     return jax.tree.map(lambda leaf: float(np.asarray(leaf).flat[0]), updates)
 
 
