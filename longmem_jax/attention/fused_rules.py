@@ -17,7 +17,7 @@ from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 POSITIONS_WITHOUT = ('alibi_beyond',)
 
 
-def position_fault(fields: Mapping[str, Any]) -> str:
+def position_problem(fields: Mapping[str, Any]) -> str:
     """What keeps a layer with the field `position` from the fused kernel; '' = nothing."""
     position = fields['position']
     if position not in POSITIONS_WITHOUT:

@@ -143,7 +143,7 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
     Raises:
       UsageError: mesh axes that do not divide a dimension; the message names all of them.
     """
-    faults = []
+    problems = []
 
     def shard(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not isinstance(leaf, nn.LogicallyPartitioned):
@@ -155,7 +155,7 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
         for name, size in zip(names, shape, strict=True):
             shards = num_shards(mesh, name) if name else 1
             if size % shards:
-                faults.append(
+                problems.append(
                     f'{jax.tree_util.keystr(path)} {shape}: axis {name!r} of {size} does not '
                     f'divide into {shards} shards (config.mesh)'
                 )
@@ -163,8 +163,8 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
 
     is_box = lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)  # noqa: E731
     shardings = jax.tree_util.tree_map_with_path(shard, boxed, is_leaf=is_box)
-    if faults:
-        raise UsageError('These parameters cannot be sharded:\n  ' + '\n  '.join(faults))
+    if problems:
+        raise UsageError('These parameters cannot be sharded:\n  ' + '\n  '.join(problems))
     return shardings
 
 

@@ -8,8 +8,8 @@ import flax.linen as nn
 import jax
 
 from longmem_jax.contract import Entry, LayerType, ModelSettings, NoState
-from longmem_jax.faults import one_of
 from longmem_jax.layers import initializers, rows_product
+from longmem_jax.problems import one_of
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.

@@ -47,7 +47,7 @@ class Adaptation(NamedTuple):
     first_order: bool = False
 
 
-def adapted_fault(adapted: Any) -> str:
+def adapted_problem(adapted: Any) -> str:
     """What is wrong with the field `adapted`; '' = nothing."""
     if adapted in ('all', 'head') or re.fullmatch(r'last:[1-9]\d*', str(adapted)):
         return ''

@@ -165,7 +165,7 @@ ENTRY = Entry(
         check=check,
         shared=shared_biases,
         reach=lambda fields, segment: fields['memory_length'],
-        fused=fused_rules.position_fault,
+        fused=fused_rules.position_problem,
     ),
     recipe=Recipes({'transformer_xl': recipe}),
     graft=Graft(

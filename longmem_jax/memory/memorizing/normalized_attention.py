@@ -18,9 +18,9 @@ from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.attention.window import push
 from longmem_jax.contract import STARTS, ModelSettings
-from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import feature_maps, initializers
 from longmem_jax.layers.projections import Projections
+from longmem_jax.problems import above, at_least, one_of
 
 POSITIONS = ('t5', 'alibi', 'rotary', 'none')
 EPSILON = 1e-6  # added to the squared length of queries and keys

@@ -17,8 +17,8 @@ from jax.typing import DTypeLike
 
 from longmem_jax.around import Around
 from longmem_jax.contract import Entry, Graft, LayerType, NoState, Recipe, Recipes, Scale
-from longmem_jax.faults import at_least
 from longmem_jax.layers import initializers
+from longmem_jax.problems import at_least
 from longmem_jax.segment import select_lanes
 from longmem_jax.views import Seen, Series, View
 
@@ -136,12 +136,12 @@ class MemoryTokens(Around):
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     """Checks that there are tokens, and that carried ones are appended."""
-    faults = at_least(fields, 1, 'num_tokens')
+    problems = at_least(fields, 1, 'num_tokens')
     if fields['carry'] and not fields['at_end']:
-        faults.append(
+        problems.append(
             'carry = True: needs at_end = True, since leading tokens never see the segment'
         )
-    return faults
+    return problems
 
 
 def recipe(scale: Scale) -> Recipe:
