@@ -7,7 +7,7 @@ Everything else that the library must know about a layer is in its `Entry`, at t
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import flax.struct
@@ -18,6 +18,7 @@ from longmem_jax.segment import Aux, Segment, State
 from longmem_jax.views import View
 
 Cache = Any
+Fields = Mapping[str, Any]  # of a sub-config, by name
 # In `config.optimizer.groups`: pattern of paths, factor of the rate, weight decay[, another optimizer].
 Group = tuple[str, float, bool] | tuple[str, float, bool, str]
 # Which attention projections have biases: none; queries, keys and values; output; all.
@@ -359,26 +360,26 @@ class Entry:
     place: str = 'attention'
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     recipes: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
-    check: Callable[[Any, Any, int], list[str]] | None = None
-    check_training: Callable[[Any, Any, int], list[str]] | None = None
+    check: Callable[[Fields, Any, int], list[str]] | None = None
+    check_training: Callable[[Fields, Any, int], list[str]] | None = None
     trained: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: dict[str, str] = dataclasses.field(default_factory=dict)
-    reach: Callable[[Any, int], int | None] | None = None
-    losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
-    shared: Callable[[Any], Any] | None = None
+    reach: Callable[[Fields, int], int | None] | None = None
+    losses: Callable[[Fields], tuple[str, ...]] = lambda fields: ()
+    shared: Callable[[Fields], Callable[..., Any] | None] | None = None
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
-    extra: Callable[[Any], tuple[int, int]] = lambda fields: (0, 0)
+    extra: Callable[[Fields], tuple[int, int]] = lambda fields: (0, 0)
     between: bool = False
     inside: tuple[str, dict[str, Any]] = ('local', {})
     growing: tuple[str, ...] = ()
     unshifted: dict[str, Any] = dataclasses.field(default_factory=dict)
     bounded: tuple[str, ...] = ()
-    cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
+    cross: Callable[[Fields, int], Callable[..., Any]] | None = None
     graft: Graft | None = None
     nearest: str = ''
     kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
-    fused: Callable[[Any], str] | None = None
-    context: Callable[[Any], int] | None = None
+    fused: Callable[[Fields], str] | None = None
+    context: Callable[[Fields], int] | None = None
     view: View = View()
     same_as: str = ''
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author.fields import documented, problems
-from longmem_jax.contract import Entry, Graft, Recipe, Scale
+from longmem_jax.contract import Entry, Fields, Graft, Recipe, Scale
 from longmem_jax.views import Seen, Series, View
 
 Check = Callable[[Any, Any, int], list[str]]
@@ -38,7 +38,7 @@ def memory(
     if 'Attributes:' not in (layer.__doc__ or ''):
         layer.__doc__ = documented(layer)
 
-    def all_problems(fields: Any, model: Any, segment_length: int) -> list[str]:
+    def all_problems(fields: Fields, model: Any, segment_length: int) -> list[str]:
         found = problems(layer, fields, model)
         return found or (check(fields, model, segment_length) if check else [])
 

@@ -19,7 +19,15 @@ from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
-from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
+from longmem_jax.contract import (
+    FIRST_GATE_IN_HOST,
+    Entry,
+    Fields,
+    Graft,
+    ModelSettings,
+    Recipe,
+    Scale,
+)
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, initializers
 from longmem_jax.layers.projections import Projections
@@ -54,7 +62,7 @@ class InfiniCache(flax.struct.PyTreeNode):
     state: InfiniState
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that features, rule and normalizer fit together."""
     faults = one_of(
         fields,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.contract import Entry, Fields, Graft, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.kernels.weighted_rows import weighted_rows
@@ -30,7 +30,7 @@ EPSILON = 1e-12  # of squared lengths: a query of zeros stays zero, and its grad
 NORMS = ('batch', 'layer', 'none')
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `top_k` keys exist, and that queries can be cut into halves."""
     faults = one_of(fields, keys=KEYS, query_norm=NORMS)
     faults += at_least(fields, 1, 'num_keys', 'num_heads', 'top_k', 'query_dim')
