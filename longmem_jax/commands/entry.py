@@ -8,7 +8,9 @@ import difflib
 import functools
 import importlib.metadata
 import itertools
+import os
 import re
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from longmem_jax import stopping
 from longmem_jax.devices import allocator, lost
 from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_faults, nearest, visible
 
+BROKEN_PIPE = 141  # exit code of programs that SIGPIPE ends
 CONFIGS = Path(__file__).parents[1] / 'configs'
 MISSING = (
     '--config= is missing: for example --config=quickstart; a --workdir= with the config.json of a run '
@@ -89,6 +92,7 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
                 if define is None:
                     stopping.listen(command=True)  # what takes long to import is there
                 function()
+            sys.stdout.flush()
         except UsageError as error:
             # A library may turn what a signal raises into an error of its own.
             code = fail(error)
@@ -99,6 +103,9 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
             lost.ended(f'{stopping.name(stopped.code - 128)}.', stopped.code)
             raise
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and _is_reader_gone():
+                lost.ended(reason(error), BROKEN_PIPE)
+                sys.exit(BROKEN_PIPE)
             gone = visible(lost.by_another(error))
             if not gone or '--debug' in sys.argv:
                 print(visible(traceback.format_exc(), LONGEST), file=sys.stderr, end='')
@@ -111,6 +118,16 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
     # A console script is no module that has flags: those of the command are of `function`'s.
     module = '__main__' if function.__module__ == __name__ else function.__module__
     app.run(main, flags_parser=functools.partial(_parse, module=module))
+
+
+def _is_reader_gone() -> bool:
+    """Whether the program that reads our output, such as `head`, has ended; then prints nothing more."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # errors are always looked for
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:

@@ -4,7 +4,9 @@ A file holds the memories at the last segment border and the tokens read since. 
 after loading, so that the continuation is the same bit for bit.
 """
 
+import errno
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -49,8 +51,10 @@ def _target(path: str | Path) -> Path:
     """The file to write: where a link leads; a device or a pipe would be replaced, so `UsageError`."""
     try:
         target = Path(path).resolve()
+        if target.is_symlink():  # a circle of links, which `resolve` of Python 3.13 does not report
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         regular = target.is_file() or target.is_dir() or not target.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # a circle of links, a name with NUL
+    except (OSError, RuntimeError, ValueError) as error:  # a circle, a name with NUL
         raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
     if not regular:
         raise UsageError(

@@ -1,5 +1,7 @@
 """`--mode=list`: nothing that a command line can name is missing, and everything has a meaning."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,12 @@ def test_a_mistyped_config_names_the_near_ones(given, near, monkeypatch):
     with pytest.raises(UsageError) as caught:
         entry._config_file([f'--config={given}:tiny'])
     assert near in str(caught.value) and '\n' not in str(caught.value)
+
+
+def test_a_reader_that_has_seen_enough_ends_the_list_quietly():
+    """`longmem --mode=list | head`: no traceback, and the code of programs that SIGPIPE ends."""
+    command = [sys.executable, '-m', 'longmem_jax.main', '--mode=list']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        error = process.stderr.read()
+    assert process.returncode == entry.BROKEN_PIPE and not error, error

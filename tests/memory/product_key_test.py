@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.extend.core import jaxprs_in_params
 
 from experiments.analysis import slot_statistics as slot_usage
 from experiments.analysis import slot_usage as analysis
@@ -49,7 +50,7 @@ def products(jaxpr):
     for equation in jaxpr.eqns:
         if equation.primitive.name == 'dot_general':
             yield equation
-        for inner in jax.core.jaxprs_in_params(equation.params):
+        for inner in jaxprs_in_params(equation.params):
             yield from products(inner)
 
 
