@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 
+from longmem_jax.contract import Fields
 from longmem_jax.layers import initializers
 from longmem_jax.problems import above as must_be_above
 from longmem_jax.problems import at_least, one_of
@@ -39,7 +40,7 @@ def field(
     return dataclasses.field(default=default, metadata={'words': words, **rules})
 
 
-def problems(layer: type, fields: Mapping[str, Any], model: Any) -> list[str]:
+def problems(layer: type, fields: Fields, model: Any) -> list[str]:
     """What the declared rules say against the values of a sub-config; one line per field."""
     found = []
     for declared in dataclasses.fields(layer):

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.errors import UsageError
+from longmem_jax.segment import Tree
 
 MESH_AXES = ('data', 'fsdp', 'tensor', 'memory')
 
@@ -205,7 +206,7 @@ def own_lanes(mesh: Mesh, num_lanes: int) -> range:
     return range(lanes[0], lanes[-1] + 1)
 
 
-def from_processes(mesh: Mesh, tree: Any, axis: int) -> Any:
+def from_processes(mesh: Mesh, tree: Tree, axis: int) -> Tree:
     """Global arrays from the lanes of each process (numpy arrays with lanes on `axis`)."""
     sharding = lanes_sharding(mesh, axis)
     return jax.tree.map(

@@ -283,8 +283,8 @@ def meta_gradient(
         there
     )  # not the copies in the last chunk
     keys = None if dropout is None else jax.random.split(dropout, len(there))
-    *chunks, really = split((rows, numbers, found, keys, there), size)
-    chunks = (*chunks, really & filled.reshape(really.shape))
+    *parts, really = split((rows, numbers, found, keys, there), size)
+    chunks = (*parts, really & filled.reshape(really.shape))
     gradients, aux = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), chunks)
     losses, scores = unsplit(aux, len(there))
     count = jnp.maximum(there.sum(), 1)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.attention.relative_position import POSITIONS
-from longmem_jax.contract import BIASES, INITS, KERNELS, Entry
+from longmem_jax.contract import BIASES, INITS, KERNELS, Entry, Fields
 from longmem_jax.layers import norms
 from longmem_jax.layers.positions import SCALINGS, rotated_width
 from longmem_jax.problems import above, at_least, at_most, between, of_section, one_of
@@ -48,7 +48,7 @@ def size_problems(model: Any) -> list[str]:
 
 def layer_problems(
     entry: Entry,
-    fields: Any,
+    fields: Fields,
     wanted: dict[str, Any],
     model: Any,
     segment_length: int,

@@ -24,7 +24,7 @@ from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.attention.window import push
-from longmem_jax.contract import Entry, LayerType, ModelSettings
+from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers.projections import Projections
 from longmem_jax.problems import at_least
 from longmem_jax.segment import Aux, Segment, mean_count
@@ -59,7 +59,7 @@ class FullCache(flax.struct.PyTreeNode):
     count: jax.Array
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that tokens see at least one token before them."""
     return at_least(fields, 2, 'window')
 

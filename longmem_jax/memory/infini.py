@@ -22,6 +22,7 @@ from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.contract import (
     FIRST_GATE_IN_HOST,
     Entry,
+    Fields,
     Graft,
     LayerType,
     ModelSettings,
@@ -63,7 +64,7 @@ class InfiniCache(flax.struct.PyTreeNode):
     state: InfiniState
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that features, rule and normalizer fit together."""
     problems = one_of(
         fields,

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 
 from longmem_jax.contract import (
     Entry,
+    Fields,
     Graft,
     LayerType,
     ModelSettings,
@@ -39,7 +40,7 @@ EPSILON = 1e-12  # of squared lengths: a query of zeros stays zero, and its grad
 NORMS = ('batch', 'layer', 'none')
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `top_k` keys exist, and that queries can be cut into halves."""
     problems = one_of(fields, keys=KEYS, query_norm=NORMS)
     problems += at_least(fields, 1, 'num_keys', 'num_heads', 'top_k', 'query_dim')

@@ -6,21 +6,21 @@ from typing import Any
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.near_positions import shared_table
 from longmem_jax.attention.relative_position import RelativeBiases
-from longmem_jax.contract import STARTS, Recipe, Scale
+from longmem_jax.contract import STARTS, Fields, Recipe, Scale
 from longmem_jax.memory.compressive.compression import COMPRESSIONS, RECONSTRUCTIONS
 from longmem_jax.problems import at_least, one_of
 
 READINGS = ('segment', 'sliding')
 
 
-def fused(fields: Any) -> str:
+def fused(fields: Fields) -> str:
     """What keeps the layer from the fused kernel, see `contract.LayerType.fused`."""
     if fields['reading'] != 'segment':
         return f'reading = {fields["reading"]!r} has scores by the age of slots, which it does not have'
     return fused_rules.position_problem(fields)
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `rate` divides both lengths, and that positions and loss suit the way of reading."""
     rate = fields['rate']
     problems = one_of(
@@ -63,7 +63,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     return problems
 
 
-def shared(fields: Any) -> Any:
+def shared(fields: Fields) -> Any:
     """`LayerType.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
     if fields['reading'] == 'sliding':
         num_distances = fields['memory_length'] + fields['compressed_length'] + 1

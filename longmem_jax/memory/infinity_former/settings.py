@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from longmem_jax.contract import Recipe, Scale
+from longmem_jax.contract import Fields, Recipe, Scale
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.problems import above, at_least, between, one_of
 
@@ -17,7 +17,7 @@ def spacing(length: int, num_samples: int, tau: float) -> float:
     return max(tau / num_samples, (1 - tau) / length)
 
 
-def _check_biases(fields: Any) -> list[str]:
+def _check_biases(fields: Fields) -> list[str]:
     """Problems of the biases of Eqs. 9-10 and their first values."""
     places, problems = tuple(fields['first_places']), at_least(fields, 0, 'first_width')
     if problems:
@@ -34,7 +34,7 @@ def _check_biases(fields: Any) -> list[str]:
     return []
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that basis functions are wide enough for the samples, and that one write per segment
     keeps up."""
     widths = tuple(fields['widths'])
@@ -89,7 +89,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     return problems
 
 
-def reach(fields: Any, segment_length: int) -> int:
+def reach(fields: Fields, segment_length: int) -> int:
     """Tokens after which a vector has less than `FORGOTTEN` of the room that it got at its write.
 
     Every write leaves a share `tau` of it. Of passkeys, 84 % were answered where .19 of it was left,

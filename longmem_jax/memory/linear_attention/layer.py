@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, logged, memory, param
-from longmem_jax.contract import Graft, Recipe, Recipes, Scale
+from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
 from longmem_jax.layers import associative, feature_maps
 from longmem_jax.layers.associative import Pairs
 from longmem_jax.layers.projections import Projections, repeat_heads
@@ -131,7 +131,7 @@ class LinearAttention(RecurrentMemory):
         return self.projections.out(y)
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `redraw` does not carry sums, and that the guard of a gate does not always act."""
     problems = []
     if fields['redraw'] and (fields['features'] != 'rfa' or fields['carry']):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from longmem_jax.around import Around
 from longmem_jax.attention.cross_attention import CrossAttention, Source
 from longmem_jax.attention.self_attention import write_at
-from longmem_jax.contract import Entry, Graft, LayerType, Recipe, Recipes, Scale, identity
+from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale, identity
 from longmem_jax.layers import positions
 from longmem_jax.layers.feed_forward import ACTIVATIONS
 from longmem_jax.memory.memformer.joint_slots import JointEncoder
@@ -168,7 +168,7 @@ class Memformer(Around):
         return Aux(losses={}, metrics={'slot_kept': opened.kept.mean()})
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Problems of its sizes, its encoder, and of heads that do not divide slots."""
     problems = at_least(fields, 1, 'num_encoder_layers', 'num_summaries')
     problems += at_least(fields, 1 if fields['encoder'] == 'joint' else 0, 'num_slots')

@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, LayerType, Recipe, Recipes, Scale
+from longmem_jax.contract import (
+    FIRST_GATE_IN_HOST,
+    Entry,
+    Fields,
+    Graft,
+    LayerType,
+    Recipe,
+    Recipes,
+    Scale,
+)
 from longmem_jax.kernels.tpu.fused_search import MOST
 from longmem_jax.layers.nearest import SEARCHES
 from longmem_jax.layers.ring import DTYPES
@@ -15,7 +24,7 @@ from longmem_jax.views import View
 UNWRITTEN = ('masked', 'zeros')
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `top_k` and `block_size` suit the memory and the search."""
     problems = normalized_attention.check(fields, model, segment_length)
     size, k = fields['memory_size'], fields['top_k']
@@ -35,7 +44,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     return problems + between(fields, 0, 1, 'recall_target', ends='(]')
 
 
-def fused(fields: Any) -> str:
+def fused(fields: Fields) -> str:
     """What keeps a layer from fused kernels, see `contract.LayerType.fused`."""
     if fields['search'] == 'exact' and fields['top_k'] > MOST:
         return f'top_k = {fields["top_k"]} is more than {MOST}, the largest of its exact search'

@@ -18,7 +18,7 @@ from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import shared_biases
 from longmem_jax.attention.rules import RelativeTable, Rules
 from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
-from longmem_jax.contract import Entry, LayerType, ModelSettings
+from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
 from longmem_jax.problems import one_of
@@ -45,7 +45,7 @@ class MemTransformerCache(flax.struct.PyTreeNode):
     end: jax.Array
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `same_length` has a cache, and the released look-ahead its position scheme."""
     problems = one_of(fields, look_ahead=LOOK_AHEAD)
     if fields['look_ahead'] == 'released' and fields['position'] != 'transformer_xl':

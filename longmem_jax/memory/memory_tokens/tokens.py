@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from longmem_jax.around import Around
-from longmem_jax.contract import Entry, Graft, LayerType, NoState, Recipe, Recipes, Scale
+from longmem_jax.contract import Entry, Fields, Graft, LayerType, NoState, Recipe, Recipes, Scale
 from longmem_jax.layers import initializers
 from longmem_jax.problems import at_least
 from longmem_jax.segment import select_lanes
@@ -134,7 +134,7 @@ class MemoryTokens(Around):
         return MemoryTokensState(opened.written, jnp.ones_like(state.count))
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that there are tokens, and that carried ones are appended."""
     problems = at_least(fields, 1, 'num_tokens')
     if fields['carry'] and not fields['at_end']:
@@ -159,7 +159,7 @@ def recurrent_recipe(scale: Scale) -> Recipe:
     return _recipe(scale, dict(at_end=True, carry=True), 0)
 
 
-def _recipe(scale: Scale, fields: dict[str, Any], memory_length: int) -> Recipe:
+def _recipe(scale: Scale, fields: Fields, memory_length: int) -> Recipe:
     return Recipe(
         {
             'memory_tokens': dict(num_tokens=scale.tokens, gradients=True, **fields),
