@@ -1,85 +1,59 @@
 """Chat templates of Hugging Face folders: messages to the text that a model was tuned on.
 
-A template is a program, written by the makers of the folder. It runs in jinja2's sandbox, which keeps it
-from files, modules and the insides of Python, as in transformers. Its time has no limit but Ctrl-C.
+A template is a program, written by the makers of the folder; `hosts.template_process` runs it.
 """
 
-import datetime
+import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from longmem_jax.data.conventions import settings_of
 from longmem_jax.errors import UsageError
-
-MOST_CHARACTERS = 1 << 26  # of a rendered text
-# Errors of a template itself, in addition to jinja2's.
-PYTHON = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+from longmem_jax.hosts import template_process
+from longmem_jax.hosts.template_process import Job
 
 
-class Refused(Exception):
-    """A template called `raise_exception`: it does not accept these messages."""
-
-
-def _environment() -> tuple[Any, tuple[type[Exception], ...]]:
-    """jinja2's sandbox with the functions that templates expect, and the errors of templates."""
+def run(job: Job) -> dict[str, Any]:
+    """The answer to a job, from a process with its limits; see `hosts.template_process`."""
+    command = [sys.executable, '-m', template_process.__name__]
     try:
-        from jinja2 import TemplateError, ext, sandbox
-    except ImportError as error:
-        raise UsageError(
-            "--chat: chat templates need jinja2; pip install 'longmem_jax[chat]'."
-        ) from error
-
-    class Generation(ext.Extension):
-        """`{% generation %}`, which marks what the assistant says for training, has no effect here."""
-
-        tags = {'generation'}  # noqa: RUF012
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(('name:endgeneration',), drop_needle=True)
-
-    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-    def raise_exception(message: str) -> None:
-        raise Refused(message)
-
-    def strftime_now(form: str) -> str:
-        return datetime.datetime.now().strftime(form)
-
-    environment = sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[ext.loopcontrols, Generation]
-    )
-    environment.filters['tojson'] = tojson
-    environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
-    return environment, (TemplateError, Refused, *PYTHON)
+        # CPU time has a limit; a process that waits uses none.
+        ended = subprocess.run(
+            command, input=json.dumps(job._asdict()), capture_output=True, text=True,
+            timeout=60 + 10 * job.seconds,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {'problem': f'has not ended after {60 + 10 * job.seconds} seconds'}
+    if ended.returncode < 0:  # the signal of a limit
+        return {'problem': f'takes more than {job.seconds} seconds or {job.memory >> 20:,} MiB'}
+    if ended.returncode:
+        return {'problem': f'cannot be run ({(ended.stderr.splitlines() or [""])[-1]})'}
+    return json.loads(ended.stdout)
 
 
 class ChatTemplate:
     """The template of a folder, with its special tokens by name; see `data.conventions.SPECIAL`."""
 
     def __init__(self, source: str, where: str, special: Mapping[str, str]):
-        """Compiles `source`.
+        """Looks for mistakes in `source`.
 
         Raises:
           UsageError: no jinja2, or a template with a problem.
         """
-        self.where, self.special = where, dict(special)
-        environment, self._errors = _environment()
-        try:
-            self._template = environment.from_string(source)
-        except self._errors as error:
-            raise UsageError(f'{where}: not a chat template ({_line(error)}).') from error
+        if importlib.util.find_spec('jinja2') is None:
+            raise UsageError("--chat: chat templates need jinja2; pip install 'longmem_jax[chat]'.")
+        self.where, self.special, self._source = where, dict(special), source
+        self._text(None)
+
+    def _text(self, variables: dict[str, Any] | None) -> str:
+        answer = run(Job(self._source, variables))
+        if 'problem' in answer:
+            raise UsageError(f'{self.where}: {answer["problem"]}.')
+        return answer['text']
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
@@ -91,33 +65,18 @@ class ChatTemplate:
           add_generation_prompt: end with what begins the assistant's next message.
 
         Raises:
-          UsageError: the template refuses the messages, fails, or writes too much.
+          UsageError: the template refuses the messages, fails, writes too much, or takes too much time
+            or memory.
         """
-        try:
-            pieces, size = [], 0
-            for piece in self._template.generate(
+        return self._text(
+            dict(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
                 **self.special,
-            ):
-                pieces.append(piece)
-                size += len(piece)
-                if size > MOST_CHARACTERS:
-                    raise ValueError(f'a text of more than {MOST_CHARACTERS:,} characters')
-        except Refused as error:
-            raise UsageError(f'{self.where}: refuses these messages: {_line(error)}') from error
-        except self._errors as error:
-            raise UsageError(
-                f'{self.where}: fails on these messages ({type(error).__name__}: {_line(error)}).'
-            ) from error
-        return ''.join(pieces)
-
-
-def _line(error: BaseException) -> str:
-    """The first line of a message, at most 200 characters."""
-    return (str(error).splitlines() or [''])[0][:200]
+            )
+        )
 
 
 def load_template(folder: Path, special: Mapping[str, str]) -> ChatTemplate:

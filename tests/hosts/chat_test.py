@@ -1,6 +1,6 @@
 """Chat templates: what they may use, what they print, and what hostile ones cannot do."""
 
-import builtins
+import importlib.util
 import json
 import re
 
@@ -8,7 +8,8 @@ import pytest
 
 from longmem_jax.data.conventions import special_of
 from longmem_jax.errors import UsageError
-from longmem_jax.hosts import chat
+from longmem_jax.hosts import chat, template_process
+from longmem_jax.hosts.template_process import Job
 
 MESSAGES = [
     {'role': 'system', 'content': 'Be brief.'},
@@ -24,15 +25,9 @@ LIKE_CHATML = """{%- for message in messages %}
 
 
 @pytest.fixture
-def without_jinja(monkeypatch):
-    original = builtins.__import__
-
-    def refuse(name, *inputs, **options):
-        if name.partition('.')[0] == 'jinja2':
-            raise ImportError('no module named jinja2')
-        return original(name, *inputs, **options)
-
-    monkeypatch.setattr(builtins, '__import__', refuse)
+def here(monkeypatch):
+    """Templates run in this process, which is faster."""
+    monkeypatch.setattr(chat, 'run', template_process.answer)
 
 
 def render(
@@ -75,6 +70,7 @@ def test_a_common_template():
         ('{% for a in range(3) %}{% for b in range(a) %}{{ b }}{% endfor %}{% endfor %}', '001'),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures('here')
 def test_what_templates_use(source, wanted):
     assert render(source) == wanted
 
@@ -109,6 +105,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize('source, message', HOSTILE, ids=[source[:40] for source, _ in HOSTILE])
+@pytest.mark.usefixtures('here')
 def test_hostile_templates_end_in_one_line(source, message):
     try:
         text = render(source)
@@ -120,18 +117,35 @@ def test_hostile_templates_end_in_one_line(source, message):
         assert 'class' not in text and 'module' not in text and len(text) < 30, text
 
 
-def test_a_text_has_an_end(monkeypatch):
+def test_a_text_has_an_end():
     source = '{% for a in range(9) %}{{ bos_token }}{% endfor %}'
-    assert render(source) == '<s>' * 9
-    monkeypatch.setattr(chat, 'MOST_CHARACTERS', 20)
-    with pytest.raises(UsageError, match='more than 20 characters'):
-        render(source)
+    job = Job(source, {'bos_token': '<s>'}, characters=27)
+    assert template_process.answer(job) == {'text': '<s>' * 9}
+    problem = template_process.answer(job._replace(characters=26))['problem']
+    assert 'more than 26 characters' in problem
+
+
+@pytest.mark.parametrize(
+    'source',
+    [
+        '{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}',
+        '{{ ("x" * 999) * 999999999 }}',
+        '{{ 9 ** (9 ** 9) }}',
+    ],
+    ids=['time', 'memory', 'numbers'],
+)
+def test_time_and_memory_have_an_end(source):
+    """A template of a stranger's folder would stop the machine otherwise."""
+    pytest.importorskip('jinja2')
+    problem = chat.run(Job(source, {}, seconds=1))['problem']
+    assert re.search('more than 1 seconds or 1,024 MiB|MemoryError', problem), problem
 
 
 def write(folder, **settings):
     (folder / 'tokenizer_config.json').write_text(json.dumps(settings))
 
 
+@pytest.mark.usefixtures('here')
 def test_the_file_comes_before_the_entry(tmp_path):
     pytest.importorskip('jinja2')
     write(
@@ -148,6 +162,7 @@ def test_the_file_comes_before_the_entry(tmp_path):
     assert chat.load_template(tmp_path, special_of(tmp_path)).render(MESSAGES) == 'D'
 
 
+@pytest.mark.usefixtures('here')
 def test_folders_without_one_or_with_a_broken_one(tmp_path):
     pytest.importorskip('jinja2')
     with pytest.raises(UsageError, match='has no chat template.*leave out --chat'):
@@ -165,7 +180,8 @@ def test_folders_without_one_or_with_a_broken_one(tmp_path):
         chat.load_template(tmp_path, special_of(tmp_path))
 
 
-def test_without_jinja_there_is_one_clear_error(without_jinja):
+def test_without_jinja_there_is_one_clear_error(monkeypatch):
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[chat\]'"):
         chat.ChatTemplate('', 'FILE', {})
 
