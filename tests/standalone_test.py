@@ -63,7 +63,14 @@ def test_every_entry_is_a_layer(name):
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize('name', OWN_CODE)
+# A window, sums, rows that expire, a table and what stands around the blocks.
+QUICK = ('transformer_xl', 'infini', 'expire_span', 'product_key', 'memory_tokens')
+
+
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in OWN_CODE],
+)
 def test_padding_and_starts_are_the_layers_own_matter(name):
     """One program; that padding at the end is like a shorter segment is for the conformance suite."""
     (layer, params), x = initialised(name), np.asarray(inputs())

@@ -87,9 +87,16 @@ def test_agents_with_spans_are_runnable(task, kind, value):
     jax.eval_shape(once.make_state)
 
 
-@pytest.mark.parametrize('task', memories.TASKS)
-@pytest.mark.parametrize('memory', memories.MEMORIES)
-def test_memories_of_all_tasks_are_runnable(task, memory):
+# Every memory in one task and every task with one memory in the fast tier.
+PAIRS = [
+    pytest.param(memory, task, marks=pytest.mark.slow if number and place else ())
+    for number, memory in enumerate(memories.MEMORIES)
+    for place, task in enumerate(memories.TASKS)
+]
+
+
+@pytest.mark.parametrize('memory, task', PAIRS)
+def test_memories_of_all_tasks_are_runnable(memory, task):
     """No memory is too long for an episode, and what is asked for is never in the segment."""
     if task == 'memory_chain':
         pytest.importorskip('gymnax')

@@ -64,7 +64,13 @@ def product(look):
     return np.einsum('bhqk,bhkd->bhqd', weights, values)
 
 
-@pytest.mark.parametrize('name', [*LOOKED_AT, *WITHOUT_LOOKS])
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=pytest.mark.slow if ':' in name else ())
+        for name in (*LOOKED_AT, *WITHOUT_LOOKS)
+    ],
+)
 def test_looks_are_what_attention_does(name):
     found = third_segment(name)[1][2]
     inside = [path for path in found if path.startswith('block_')]

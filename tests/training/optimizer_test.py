@@ -49,7 +49,7 @@ def first_update(gradient=1.0, **changes):
     params = make_params()
     chain = optimizer.make_optimizer(make_config(**changes), 10, params)
     gradients = jax.tree.map(lambda leaf: jnp.full_like(leaf, gradient), params)
-    updates, _ = chain.update(gradients, chain.init(params), params)
+    updates, _ = jax.jit(lambda g, p: chain.update(g, chain.init(p), p))(gradients, params)
     return jax.tree.map(lambda leaf: float(np.asarray(leaf).flat[0]), updates)
 
 
@@ -262,7 +262,7 @@ def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, gro
         (dict(schedule='inverse_sqrt'), 'warmup_steps = 0'),
     ],
 )
-def test_faults_are_named(changes, message):
+def test_problems_are_named(changes, message):
     with pytest.raises(UsageError, match=message):
         optimizer.make_optimizer(make_config(**changes), 10, make_params())
 
