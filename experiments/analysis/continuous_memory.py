@@ -34,6 +34,7 @@ from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.layer import InfinityFormer
 from longmem_jax.memory.infinity_former.state import InfinityFormerState
+from longmem_jax.memory.infinity_former.view import attention_to_memory
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
@@ -98,7 +99,7 @@ def read_text(model: LanguageModel, params: Any, tokens: np.ndarray) -> Reading:
     @jax.jit
     def step(inputs: jax.Array, targets: jax.Array, state: Any) -> tuple[jax.Array, ...]:
         def attention(layer, x, state, segment):
-            return layer.attention_to_memory(x, state, segment, BINS), layer.written(x)
+            return attention_to_memory(layer, x, state, segment, BINS), layer.written(x)
 
         segment = Segment(inputs, jnp.ones(inputs.shape, bool), jnp.zeros((1,), bool))
 

@@ -48,11 +48,6 @@ def record(module: nn.Module, look: Look | None) -> None:
     module.sow(INSPECTED, 'look', look)
 
 
-def kernels_of(module: nn.Module) -> str:
-    """`kernels` of its settings; 'plain' while looks are recorded."""
-    return 'plain' if is_inspected(module) else module.settings.kernels
-
-
 def attend_in(
     module: nn.Module,
     queries: jax.Array,

@@ -1,9 +1,12 @@
 """Attention to the nearest entries of a ring, found by inner products."""
 
+from typing import Any
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.attend import Look
+from longmem_jax.attention.attend import Look, is_inspected, record
 from longmem_jax.kernels.attention_products import NEVER
 from longmem_jax.kernels.tpu.fused_search import attend_nearest
 from longmem_jax.layers.nearest import nearest
@@ -57,3 +60,20 @@ def attend_entries(
     entries = jnp.where(found, entries, -1).reshape(by_query)
     parts = (('memory, nearest first', k),)
     return out, Look(weights.reshape(by_query), None, out, entries, parts)
+
+
+def attend_entries_in(
+    module: nn.Module, queries: jax.Array, ring: Rows, k: int, *, whole: bool, **fields: Any
+) -> jax.Array:
+    """`attend_entries` as the attention of a module: by its kernels, and open to inspection.
+
+    Args:
+      module: bound, with `settings`.
+      queries, ring, k: as in `attend_entries`.
+      whole: these are all queries of a segment; streams, and what is inspected, stay 'plain'.
+      **fields: other arguments of `attend_entries`.
+    """
+    kernels = module.settings.kernels if whole and not is_inspected(module) else 'plain'
+    out, look = attend_entries(queries, ring, k, kernels=kernels, **fields)
+    record(module, look)
+    return out

@@ -24,7 +24,7 @@ from longmem_jax.layers.projections import Projections
 # positions would take it for the vector at the same position of the segment.
 FIRST_BIAS = -8.0
 
-__all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'write_at']
+__all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'attention_of', 'write_at']
 
 
 class KeyValues(flax.struct.PyTreeNode):
@@ -298,3 +298,22 @@ class SelfAttention(nn.Module):
         first = None if not self.memory_length or count is None else self.memory_length - count
         seen = cache.before(offset + x.shape[1])
         return self._read(x, seen.keys, seen.values, offset, first, False), cache
+
+
+def attention_of(layer: Any, memory_length: int, **others: Any) -> SelfAttention:
+    """The attention of a memory of hidden vectors; called in its `setup`.
+
+    Args:
+      layer: has `settings`, `projections`, `normalize`, `shared` and `position`.
+      memory_length: hidden vectors before the segment.
+      **others: further attributes of `SelfAttention`.
+    """
+    return SelfAttention(
+        settings=layer.settings,
+        projections=layer.projections,
+        normalize=layer.normalize,
+        shared=layer.shared,
+        position=layer.position,
+        memory_length=memory_length,
+        **others,
+    )

@@ -5,20 +5,24 @@ Adaptive-Span and Expire-Span differ in the spans alone. Scores are by content, 
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention import near_positions
 from longmem_jax.attention.ramp import ramp_mask
+from longmem_jax.attention.self_attention import write_at
 from longmem_jax.attention.weight_dropout import factor_by_number
 from longmem_jax.kernels.attention_products import RunningMix, dot, empty_mix, mix, weights_of
 from longmem_jax.kernels.tpu import fused_spans
 from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 from longmem_jax.layers.positions import following
 from longmem_jax.layers.projections import repeat_heads
+from longmem_jax.layers.switching import bound, switch
 
 LATER = 1 << 24  # added to the numbers of keys after the memory, in the draws of dropout
 
@@ -73,6 +77,12 @@ class Dropout(flax.struct.PyTreeNode):
 
     lanes: jax.Array
     rate: float = flax.struct.field(pytree_node=False)
+
+
+def draw_dropout(module: nn.Module, lanes: int, train: bool) -> Dropout | None:
+    """Dropout at the rate of a layer's settings for that many lanes; None = no dropout."""
+    rate = module.settings.attention_dropout if train else 0.0
+    return Dropout(jax.random.split(module.make_rng('dropout'), lanes), rate) if rate else None
 
 
 def attend(
@@ -190,6 +200,47 @@ def weights(
     return weights_of(_scores(queries, keys, table, offset, 0), seen, soft)
 
 
+def with_tokens(cache: Any, index: int | jax.Array, hidden: jax.Array, **of_keys: jax.Array) -> Any:
+    """The cache of an open segment with its next tokens.
+
+    Args:
+      cache: has `keys` of the memory and the segment, and `hidden` of the segment.
+      index: position of the first of these tokens in the segment, see `MemoryLayer.extend`.
+      hidden: [batch, n, d_model], inputs of the layer.
+      **of_keys: what the cache has of every key: `keys` [batch, kv_heads, n, head_dim], or `spans`
+        [batch, n].
+    """
+    place = cache.keys.shape[2] - cache.hidden.shape[1] + index
+    written = {
+        name: write_at(getattr(cache, name), new, place, 2 if new.ndim == 4 else 1)
+        for name, new in of_keys.items()
+    }
+    return cache.replace(hidden=write_at(cache.hidden, hidden, index, 1), **written)
+
+
+def read_next(
+    read: Callable[..., jax.Array],
+    sizes: tuple[int, ...],
+    needed: jax.Array,
+    index: int | jax.Array,
+    *operands: Any,
+    **fields: Any,
+) -> jax.Array:
+    """What the next tokens of an open segment read, in the smallest size that is enough.
+
+    Args:
+      read: `(size, *operands, first, index=, **fields)`. The position of the first token in the
+        segment is `first` (int32 [batch]) or `index` (int); the other is None.
+      sizes, needed: as in `switching.switch`.
+      index: that position, either way.
+      *operands: of `read`, the cache with these tokens among them.
+      **fields: static ones of `read`.
+    """
+    known = isinstance(index, int)
+    read = bound(read, index=index if known else None, **fields)
+    return switch(read, sizes, needed, *operands, None if known else index)
+
+
 def blocks_of(size: int, block_size: int) -> tuple[int, int]:
     """Number and size of the blocks in which `size` keys are read: (1, size) if one is enough."""
     if not block_size or 4 * size <= 5 * block_size:
@@ -215,7 +266,8 @@ def _scores(
         query = offset + following(first, queries.shape[2])
         column = jnp.arange(old, keys.shape[2], dtype=jnp.int32)
         near = near_positions.at_distances(queries, table, query[..., None] - column[None, None])
-    return scores.at[..., old:].add(near.astype(scores.dtype))
+    near = near.astype(scores.dtype)
+    return scores.at[..., old:].add(near) if old else scores + near
 
 
 def _factor(dropout: Dropout | None, scores: jax.Array, numbers: jax.Array) -> jax.Array | None:

@@ -157,6 +157,11 @@ class Projections(nn.Module):
         """Queries of `x` [batch, length, d_model]: [batch, query_heads, length, key_dim]."""
         return self.query(x)
 
+    def scaled_queries(self, x: jax.Array) -> jax.Array:
+        """`queries` times `settings.score_scale`."""
+        scale = jnp.asarray(self.settings.score_scale, self.settings.dtype)
+        return self.query(x) * scale
+
     def keys(self, x: jax.Array) -> jax.Array:
         """Keys of `x` [batch, length, d_model]: [batch, key_heads, length, key_dim]."""
         return self.key(x)

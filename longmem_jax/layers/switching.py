@@ -95,6 +95,9 @@ def _one_of(function: Bound, sizes: tuple[int, ...], index: jax.Array, *operands
     branches = [
         jax.checkpoint(functools.partial(function, size), prevent_cse=False) for size in sizes
     ]
+    # A mask that depends on parameters alone is the same in every segment. JAX would compute it before
+    # the scan, in every size, and keep it for the backward pass. The barrier ties it to the state.
+    index, operands = jax.lax.optimization_barrier((index, operands))
     return jax.lax.switch(index, branches, *operands)
 
 

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 
 from longmem_jax.attention import fused_rules
-from longmem_jax.attention.self_attention import KeyValues, SelfAttention
+from longmem_jax.attention.self_attention import KeyValues, attention_of
 from longmem_jax.contract import (
     Entry,
     Graft,
@@ -37,12 +37,8 @@ class Local(nn.Module):
 
     def setup(self) -> None:
         self.projections = Projections(self.settings)
-        self.attention = SelfAttention(
-            settings=self.settings,
-            projections=self.projections,
-            normalize=self.normalize,
-            shared=self.shared,
-            position=self.position,
+        self.attention = attention_of(
+            self,
             memory_length=0,
         )
 

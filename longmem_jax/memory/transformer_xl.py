@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.relative_position import shared_biases
-from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
+from longmem_jax.attention.self_attention import KeyValues, attention_of, write_at
 from longmem_jax.attention.window import push
 from longmem_jax.contract import (
     Entry,
@@ -104,12 +104,8 @@ class TransformerXL(nn.Module):
 
     def setup(self) -> None:
         self.projections = Projections(self.settings)
-        self.attention = SelfAttention(
-            settings=self.settings,
-            projections=self.projections,
-            normalize=self.normalize,
-            shared=self.shared,
-            position=self.position,
+        self.attention = attention_of(
+            self,
             memory_length=self.memory_length,
             clamp_length=self.clamp_length,
             window=self.memory_length if self.same_length else 0,

@@ -48,6 +48,28 @@ def test_value_and_gradient_are_those_of_the_size(sizes, needed, size):
         np.testing.assert_allclose(gradient[name], wanted[1][name], rtol=1e-6)
 
 
+def mask_rows(size, share, rows):
+    """Reads through a mask that depends on a parameter alone."""
+    return (rows[:size] * jnp.tanh(share * jnp.arange(size))).sum()
+
+
+def test_a_mask_by_parameters_alone_is_not_kept_for_every_segment():
+    """Arrays of the largest size that the scan over segments gets or gives would be such masks."""
+
+    def loss(share, rows):
+        def segment(total, rows):
+            needed = jnp.sum(share > 0).astype(jnp.int32)
+            return total + switch(bound(mask_rows), SIZES, needed, share, rows), None
+
+        return jax.lax.scan(segment, 0.0, rows)[0]
+
+    equations = jax.make_jaxpr(jax.grad(loss))(0.5, jnp.ones((3, 9))).eqns
+    shapes = {each.aval.shape for equation in equations for each in equation.outvars}
+    assert (max(SIZES),) not in shapes, (
+        'the mask is computed outside of the scan: put the barrier of `switching._one_of` back'
+    )
+
+
 @pytest.mark.parametrize(
     'name, module', [('adaptive_span', adaptive_span), ('expire_span', expire_span)]
 )

@@ -14,8 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.self_attention import write_at
-from longmem_jax.attention.span_attention import Dropout
+from longmem_jax.attention.span_attention import Dropout, draw_dropout, read_next, with_tokens
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
@@ -109,10 +108,6 @@ class AdaptiveSpan(nn.Module):
             jnp.zeros(shape, self.settings.dtype), jnp.full((batch_size,), filled, jnp.int32)
         )
 
-    def _queries(self, normal: jax.Array) -> jax.Array:
-        scale = jnp.asarray(self.settings.score_scale, self.settings.dtype)
-        return self.projections.queries(normal) * scale
-
     def params(self) -> tuple[Any, Params]:
         """`project` of `reading`, and what the layer learns."""
         project, variables = memory_projector(
@@ -120,14 +115,17 @@ class AdaptiveSpan(nn.Module):
         )
         return project, Params(variables, self._share(), self.shared())
 
-    def rows(self, normal: jax.Array, state: AdaptiveSpanState) -> Rows:
+    def rows(
+        self, normal: jax.Array, state: AdaptiveSpanState, dropout: Dropout | None = None
+    ) -> Rows:
         """The segment, of normalised vectors, and its memory."""
         return Rows(
-            queries=self._queries(normal),
+            queries=self.projections.scaled_queries(normal),
             keys=self.projections.keys(normal),
             values=self.projections.values(normal),
             memory=jax.lax.stop_gradient(state.hidden),
             count=state.count,
+            dropout=dropout,
         )
 
     def in_span(self, distance: jax.Array) -> jax.Array:
@@ -141,10 +139,8 @@ class AdaptiveSpan(nn.Module):
         self, x: jax.Array, state: AdaptiveSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, AdaptiveSpanState, Aux]:
         """Attends to memory and segment, then writes; x, y are [batch, length, d_model]."""
-        rows, reach = self.rows(self.normalize(x), state), self._reach()
-        if train and self.settings.attention_dropout:
-            lanes = jax.random.split(self.make_rng('dropout'), x.shape[0])
-            rows = rows.replace(dropout=Dropout(lanes, self.settings.attention_dropout))
+        dropout = draw_dropout(self, x.shape[0], train)
+        rows, reach = self.rows(self.normalize(x), state, dropout), self._reach()
         project, params = self.params()
         fields = dict(max_span=self.max_span, ramp=self.ramp, kernels=self.settings.kernels)
         read = bound(read_segment, project=project, **fields)
@@ -174,18 +170,12 @@ class AdaptiveSpan(nn.Module):
         self, x: jax.Array, cache: AdaptiveSpanCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, AdaptiveSpanCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
-        normal, place = self.normalize(x), self.max_span + index
-        cache = cache.replace(
-            keys=write_at(cache.keys, self.projections.keys(normal), place, 2),
-            values=write_at(cache.values, self.projections.values(normal), place, 2),
-            hidden=write_at(cache.hidden, x, index, 1),
-        )
-        known = isinstance(index, int)
+        normal = self.normalize(x)
+        keys, values = self.projections.keys(normal), self.projections.values(normal)
+        cache = with_tokens(cache, index, x, keys=keys, values=values)
+        operands = cache, self.projections.scaled_queries(normal), self.shared(), self._share()
         fields = dict(max_span=self.max_span, ramp=self.ramp)
-        read = bound(read_tokens, index=index if known else None, **fields)
-        first, queries = None if known else index, self._queries(normal)
-        operands = cache, queries, self.shared(), self._share(), first
-        out = switch(read, self.sizes, self._reach(), *operands)
+        out = read_next(read_tokens, self.sizes, self._reach(), index, *operands, **fields)
         return self.projections.out(out), cache
 
     def close_segment(

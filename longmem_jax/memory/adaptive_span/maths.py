@@ -88,10 +88,16 @@ def key_spans(
       share, max_span, ramp: as in `span_mask`; share None = no soft mask.
     """
     column = jnp.arange(keys, dtype=jnp.int32) - size  # 0 = the first token of the segment
+    filled = column[None] >= -count[:, None]
+    left = None
+    if share is not None:
+        # One per lane: sums of its derivative over lanes would be slow.
+        left = remaining(share, -column, max_span)
+        left = jnp.where(filled[:, None], left, jnp.full_like(left, -max_span - ramp))
     return KeySpans(
-        since=jnp.where(column[None] >= -count[:, None], column[None] + 1, NEVER_SINCE),
+        since=jnp.where(filled, column[None] + 1, NEVER_SINCE),
         until=column[None] + 1 + max_span,
-        remaining=None if share is None else remaining(share, -column, max_span)[None],
+        remaining=left,
         numbers=column,
         ramp=ramp,
     )

@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
+from longmem_jax.attention.self_attention import KeyValues, attention_of, write_at
 from longmem_jax.attention.window import push
 from longmem_jax.contract import (
     Entry,
@@ -73,12 +73,8 @@ class SegmentReading(nn.Module):
     reconstruction: str
 
     def setup(self) -> None:
-        self.attention = SelfAttention(
-            settings=self.settings,
-            projections=self.projections,
-            normalize=self.normalize,
-            shared=self.shared,
-            position=self.position,
+        self.attention = attention_of(
+            self,
             memory_length=self.compressed_length + self.memory_length,
             parts=(('slots', self.compressed_length), ('cache', self.memory_length)),
         )

@@ -17,15 +17,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.self_attention import write_at
-from longmem_jax.attention.span_attention import Dropout
+from longmem_jax.attention.span_attention import Dropout, draw_dropout, read_next, with_tokens
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import (
     bound,
     memory_projector,
-    per_device,
     read_memory,
     sizes_below,
     switch,
@@ -35,28 +33,19 @@ from longmem_jax.memory.expire_span.maths import (
     cut,
     expire_spans,
     memory_size,
-    sizes_to_write,
     write,
 )
 from longmem_jax.memory.expire_span.reading import (
     ExpireSpanCache,
     Params,
     Rows,
+    draw_shortening,
     project_buffer,
     read_segment,
     read_tokens,
     with_room,
 )
 from longmem_jax.segment import Aux, Segment, count_round, mean_count
-
-
-def draw_shortening(key: jax.Array | None) -> jax.Array:
-    """The random share of `max_span` that limits spans in a training step (Sec. 4.3), in [0, 1)."""
-    if key is None:
-        raise ValueError(
-            "shorten = True draws random numbers in training: pass rngs={'memory': key}"
-        )
-    return jax.random.uniform(key)
 
 
 class ExpireSpan(nn.Module):
@@ -135,10 +124,6 @@ class ExpireSpan(nn.Module):
             dropped=zeros,
         )
 
-    def _queries(self, normal: jax.Array) -> jax.Array:
-        scale = jnp.asarray(self.settings.score_scale, self.settings.dtype)
-        return self.projections.queries(normal) * scale
-
     def params(self) -> tuple[Any, Params]:
         """`project` of `reading`, and what the layer learns."""
         project, variables = memory_projector(
@@ -147,18 +132,24 @@ class ExpireSpan(nn.Module):
         return project, Params(variables, self.span_kernel, self.span_bias, self.shared())
 
     def rows(
-        self, normal: jax.Array, state: ExpireSpanState, num_valid: jax.Array, share: Any = 1.0
+        self,
+        normal: jax.Array,
+        state: ExpireSpanState,
+        num_valid: jax.Array,
+        share: Any = 1.0,
+        dropout: Dropout | None = None,
     ) -> Rows:
         """The segment and its memories; spans are at most `share` of `max_span`, and `limit`."""
         limit = jnp.minimum(share * self.max_span, self.limit or self.max_span)
         return Rows(
-            queries=self._queries(normal),
+            queries=self.projections.scaled_queries(normal),
             keys=self.projections.keys(normal),
             values=self.projections.values(normal),
             spans=self._spans(normal),
             num_valid=num_valid,
             limit=jnp.full(num_valid.shape, limit, jnp.float32),
             state=jax.lax.stop_gradient(state),
+            dropout=dropout,
         )
 
     def __call__(
@@ -166,10 +157,8 @@ class ExpireSpan(nn.Module):
     ) -> tuple[jax.Array, ExpireSpanState, Aux]:
         """Attends to memories and segment, then writes; x, y are [batch, length, d_model]."""
         share = draw_shortening(segment.key) if train and self.shorten else 1.0
-        rows = self.rows(self.normalize(x), state, segment.num_valid, share)
-        if train and self.settings.attention_dropout:
-            lanes = jax.random.split(self.make_rng('dropout'), x.shape[0])
-            rows = rows.replace(dropout=Dropout(lanes, self.settings.attention_dropout))
+        dropout = draw_dropout(self, x.shape[0], train)
+        rows = self.rows(self.normalize(x), state, segment.num_valid, share, dropout)
         project, params = self.params()
         read = bound(
             read_segment,
@@ -183,9 +172,8 @@ class ExpireSpan(nn.Module):
         out, loss, spans = read_memory(read, self.sizes, state.count, params, rows)
         spans = jax.lax.stop_gradient((*spans, rows.spans))
         old, recent, own = (cut(each, self.limit) for each in spans)
-        new = self._write(
-            rows.state, x, segment.num_valid, old, jnp.concatenate([recent, own], axis=1)
-        )
+        near = jnp.concatenate([recent, own], axis=1)
+        new = write(self.sizes, self.ramp, rows.state, x, segment.num_valid, old, near)
         valid = segment.valid.astype(jnp.float32)
         own = own.astype(jnp.float32) * valid
         metrics = {
@@ -194,21 +182,7 @@ class ExpireSpan(nn.Module):
             'span_max': own.max(),
             'dropped': mean_count(count_round(new.dropped, -state.dropped)),
         }
-        return (
-            self.projections.out(out),
-            new,
-            Aux({'expire_span': loss.mean()}, metrics),
-        )
-
-    def _write(
-        self, state: ExpireSpanState, x: jax.Array, *arguments: jax.Array
-    ) -> ExpireSpanState:
-        """The memories after a segment; see `maths.write`. Every device writes its own batch rows."""
-
-        def on_device(_: tuple[()], rows: Any) -> ExpireSpanState:
-            return write(sizes_to_write(self.sizes), self.ramp, *rows)
-
-        return per_device(on_device, (), (state, jax.lax.stop_gradient(x), *arguments))
+        return self.projections.out(out), new, Aux({'expire_span': loss.mean()}, metrics)
 
     def open_segment(self, state: ExpireSpanState, batch_size: int) -> ExpireSpanCache:
         """Projects the live memories, once for all tokens of the segment."""
@@ -226,20 +200,13 @@ class ExpireSpan(nn.Module):
         self, x: jax.Array, cache: ExpireSpanCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, ExpireSpanCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
-        normal, width = self.normalize(x), self.position_length
-        place = self.room + width + index
-        cache = cache.replace(
-            keys=write_at(cache.keys, self.projections.keys(normal), place, 2),
-            values=write_at(cache.values, self.projections.values(normal), place, 2),
-            spans=write_at(cache.spans, self._spans(normal), place, 1),
-            hidden=write_at(cache.hidden, x, index, 1),
-        )
-        known = isinstance(index, int)
-        fields = dict(width=width, ramp=self.ramp, limit=self.limit)
-        read = bound(read_tokens, index=index if known else None, **fields)
-        first, queries = None if known else index, self._queries(normal)
-        needed = cache.count.max()
-        out = switch(read, self.sizes, needed, cache, queries, self.shared(), first)
+        normal = self.normalize(x)
+        keys, values = self.projections.keys(normal), self.projections.values(normal)
+        spans = self._spans(normal)
+        cache = with_tokens(cache, index, x, keys=keys, values=values, spans=spans)
+        operands = cache, self.projections.scaled_queries(normal), self.shared()
+        fields = dict(width=self.position_length, ramp=self.ramp, limit=self.limit)
+        out = read_next(read_tokens, self.sizes, cache.count.max(), index, *operands, **fields)
         return self.projections.out(out), cache
 
     def close_segment(
@@ -248,5 +215,4 @@ class ExpireSpan(nn.Module):
         """Writes the first `count` tokens of the open segment."""
         spans = cut(cache.spans, self.limit)
         old, recent = spans[:, : self.room], spans[:, self.room :]
-        sizes = sizes_to_write(self.sizes)
-        return write(sizes, self.ramp, state, cache.hidden, count, old, recent)
+        return write(self.sizes, self.ramp, state, cache.hidden, count, old, recent)

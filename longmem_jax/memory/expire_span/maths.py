@@ -8,7 +8,7 @@ from longmem_jax.attention.span_attention import LATER, KeySpans
 from longmem_jax.attention.window import push
 from longmem_jax.kernels.attention_products import float32_type
 from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
-from longmem_jax.layers.switching import bound, switch
+from longmem_jax.layers.switching import bound, per_device, switch
 from longmem_jax.segment import count_round
 
 
@@ -248,7 +248,7 @@ def _keep(
     )
 
 
-def write(
+def _write(
     sizes: tuple[int, ...],
     ramp: int,
     state: ExpireSpanState,
@@ -257,18 +257,7 @@ def write(
     old_spans: jax.Array,
     spans: jax.Array,
 ) -> ExpireSpanState:
-    """The memories after a segment, without gradient.
-
-    Args:
-      sizes: static sizes of the buffer, see `switching.switch`.
-      ramp: R of Eq. 5.
-      state: memories before the segment.
-      hidden: [batch, length, d_model], inputs of the layer, tokens first.
-      num_valid: int32 [batch], number of tokens.
-      old_spans: float [batch, capacity - position_length], spans of the buffer, without the
-        random limit.
-      spans: float [batch, position_length + length], spans of window and segment, likewise.
-    """
+    """`write` of the batch rows of one device."""
     hidden = hidden.astype(state.window.dtype)
     width, length = state.window.shape[1], hidden.shape[1]
     window, window_count = push(state.window, state.window_count, hidden, num_valid)
@@ -280,9 +269,34 @@ def write(
 
     buffer, distance, count, dropped = switch(
         bound(_keep, ramp=ramp),
-        sizes,
+        sizes_to_write(sizes),
         state.count.max(),
         *(state, leaving, filled, leaving_distance, old_spans, spans, num_valid),
     )
     total = count_round(state.dropped, dropped)
     return ExpireSpanState(window, window_count, buffer, distance, count, total)
+
+
+def write(
+    sizes: tuple[int, ...],
+    ramp: int,
+    state: ExpireSpanState,
+    hidden: jax.Array,
+    num_valid: jax.Array,
+    old_spans: jax.Array,
+    spans: jax.Array,
+) -> ExpireSpanState:
+    """The memories after a segment, without gradient; every device writes its own batch rows.
+
+    Args:
+      sizes: static sizes of the buffer that are read, see `switching.switch`.
+      ramp: R of Eq. 5.
+      state: memories before the segment.
+      hidden: [batch, length, d_model], inputs of the layer, tokens first.
+      num_valid: int32 [batch], number of tokens.
+      old_spans: float [batch, capacity - position_length], spans of the buffer, without the
+        random limit.
+      spans: float [batch, position_length + length], spans of window and segment, likewise.
+    """
+    rows = state, jax.lax.stop_gradient(hidden), num_valid, old_spans, spans
+    return per_device(lambda _, rows: _write(sizes, ramp, *rows), (), rows)

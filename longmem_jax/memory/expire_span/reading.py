@@ -17,6 +17,15 @@ from longmem_jax.memory.expire_span.maths import (
 )
 
 
+def draw_shortening(key: jax.Array | None) -> jax.Array:
+    """The random share of `max_span` that limits spans in a training step (Sec. 4.3), in [0, 1)."""
+    if key is None:
+        raise ValueError(
+            "shorten = True draws random numbers in training: pass rngs={'memory': key}"
+        )
+    return jax.random.uniform(key)
+
+
 class Params(flax.struct.PyTreeNode):
     """What a layer learns.
 

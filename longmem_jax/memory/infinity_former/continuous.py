@@ -244,6 +244,35 @@ def quantile_places(probabilities: jax.Array, num_samples: int) -> jax.Array:
     return jax.vmap(lane)(probabilities.astype(jnp.float32))
 
 
+def sticky_positions(
+    sticky: str, mass: jax.Array, writes: jax.Array, key: jax.Array | None, num_samples: int
+) -> jax.Array:
+    """Where the old signal is read before it is contracted, ascending.
+
+    Args:
+      sticky: one of `STICKY`, but not 'none'.
+      mass: float32 [batch, num_bins], attention of the last segment.
+      writes: int32 [batch], numbers that tell random keys apart.
+      key: random key; None = the same in every segment.
+      num_samples: M.
+
+    Returns:
+      float32 [batch, num_samples].
+    """
+    probabilities, num_bins = bin_probabilities(mass), mass.shape[1]
+    if sticky == 'quantile':
+        return quantile_places(probabilities, num_samples)
+    key = jax.random.key(0) if key is None else key
+    lanes = jnp.arange(writes.shape[0], dtype=jnp.int32)
+    keys = jax.vmap(lambda lane: jax.random.fold_in(key, lane))(lanes)
+    keys = jax.vmap(jax.random.fold_in)(keys, writes)
+    bins = sampled_bins(keys, probabilities, num_samples)
+    if sticky == 'sampled_inside':
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+        return places_inside(keys, bins, num_bins)
+    return sampled_places(bins, num_bins)
+
+
 def kl_divergence(
     mu: jax.Array, sigma_sq: jax.Array, sigma_0: float, kind: str, density: str = 'gaussian'
 ) -> jax.Array:

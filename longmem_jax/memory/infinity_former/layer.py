@@ -15,8 +15,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.relative_position import shared_biases
-from longmem_jax.attention.self_attention import SelfAttention, write_at
-from longmem_jax.attention.window import push
+from longmem_jax.attention.self_attention import attention_of, write_at
 from longmem_jax.contract import Entry, Graft, LayerType, ModelSettings, Recipes
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.infinity_former import continuous
@@ -26,6 +25,7 @@ from longmem_jax.memory.infinity_former.state import (
     InfinityFormerCache,
     InfinityFormerState,
     LongTermState,
+    remember,
 )
 from longmem_jax.memory.infinity_former.view import held, read, series
 from longmem_jax.segment import (
@@ -35,7 +35,6 @@ from longmem_jax.segment import (
     count_round,
     mean_count,
     per_lane,
-    select_lanes,
 )
 from longmem_jax.views import View
 
@@ -98,12 +97,8 @@ class InfinityFormer(nn.Module):
 
     def setup(self) -> None:
         self.projections = Projections(self.settings)
-        self.attention = SelfAttention(
-            settings=self.settings,
-            projections=self.projections,
-            normalize=self.normalize,
-            shared=self.shared,
-            position=self.position,
+        self.attention = attention_of(
+            self,
             memory_length=self.memory_length,
         )
         fills = self.memory_threshold and self.threshold_kind == 'fill'
@@ -145,23 +140,6 @@ class InfinityFormer(nn.Module):
         shape = (batch_size, self.memory_length, settings.d_model)
         return InfinityFormerState(jnp.zeros(shape, settings.dtype), none, long)
 
-    def _positions(self, long: LongTermState, key: jax.Array | None) -> jax.Array:
-        """Where the old signal is read: [samples] or [batch, samples]."""
-        if self.sticky == 'none':
-            return self.memory.linear_places()
-        probabilities = continuous.bin_probabilities(long.mass)
-        if self.sticky == 'quantile':
-            return continuous.quantile_places(probabilities, self.num_samples)
-        key = jax.random.key(0) if key is None else key
-        lanes = jnp.arange(long.writes.shape[0], dtype=jnp.int32)
-        keys = jax.vmap(lambda lane: jax.random.fold_in(key, lane))(lanes)
-        keys = jax.vmap(jax.random.fold_in)(keys, long.writes)
-        bins = continuous.sampled_bins(keys, probabilities, self.num_samples)
-        if self.sticky == 'sampled_inside':
-            keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-            return continuous.places_inside(keys, bins, self.num_bins)
-        return continuous.sampled_places(bins, self.num_bins)
-
     def _normalized(self, vectors: jax.Array) -> jax.Array:
         """What is fitted of vectors that are written."""
         return self.normalize(vectors) if self.normalize_written else vectors
@@ -170,7 +148,7 @@ class InfinityFormer(nn.Module):
         """What the regression fits of one write, float32 [batch, n, d_model]: normalised and gated."""
         return self.memory.gate(self._normalized(x))
 
-    def _write(self, long: LongTermState, key: jax.Array | None) -> LongTermState:
+    def write(self, long: LongTermState, key: jax.Array | None = None) -> LongTermState:
         """Fits pending vectors into the memory in lanes with enough of them; B carries gradients."""
         empty = long.stored == 0
         if self.memory_threshold and self.threshold_kind == 'clear':
@@ -184,9 +162,12 @@ class InfinityFormer(nn.Module):
             return self._normalized(jax.lax.stop_gradient(take(long.pending, start)))
 
         first = self.memory.first(oldest(self.first_length))
-        later = self.memory.update(
-            long.coefficients, self._positions(long, key), oldest(self.per_write)
-        )
+        places = self.memory.linear_places()
+        if self.sticky != 'none':
+            places = continuous.sticky_positions(
+                self.sticky, long.mass, long.writes, key, self.num_samples
+            )
+        later = self.memory.update(long.coefficients, places, oldest(self.per_write))
         written = jnp.where(per_lane(empty, later), first, later)
         return long.replace(
             coefficients=jnp.where(per_lane(ready, written), written, long.coefficients),
@@ -197,7 +178,7 @@ class InfinityFormer(nn.Module):
             writes=count_round(long.writes, ready.astype(jnp.int32)),
         )
 
-    def _queries(self, x: jax.Array) -> jax.Array:
+    def queries(self, x: jax.Array) -> jax.Array:
         """Queries of the residual stream `x`, [batch, heads, n, head_dim]."""
         return self.projections.queries(self.normalize(x))
 
@@ -210,7 +191,7 @@ class InfinityFormer(nn.Module):
         counted: jax.Array,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """The read vectors (zeros where the memory is empty), attention by bin, mu and sigma_sq."""
-        y, mu, sigma_sq, _ = self.memory.read(self._queries(x), keys, values)
+        y, mu, sigma_sq, _ = self.memory.read(self.queries(x), keys, values)
         filled = stored > 0
         y = jnp.where(per_lane(filled, y), y, jnp.zeros_like(y)).astype(x.dtype)
         mass = jnp.zeros((x.shape[0], self.num_bins), jnp.float32)
@@ -223,45 +204,12 @@ class InfinityFormer(nn.Module):
             )
         return y, mass, mu, sigma_sq
 
-    def _remember(
-        self,
-        state: InfinityFormerState,
-        long: LongTermState,
-        mass: jax.Array,
-        hidden: jax.Array,
-        num_valid: jax.Array,
-    ) -> InfinityFormerState:
-        """Writes a segment to the short-term memory; vectors that leave it become pending."""
-        hidden = jax.lax.stop_gradient(hidden)
-        evicted, num_leaving = hidden, num_valid
-        recent, count = state.hidden, state.count
-        if recent is not None and count is not None:
-            joined = jnp.concatenate([recent, hidden.astype(recent.dtype)], axis=1)
-            num_leaving = jnp.maximum(count + num_valid - self.memory_length, 0)
-            take = jax.vmap(
-                lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, hidden.shape[1])
-            )
-            evicted = take(joined, self.memory_length - count)
-            recent, count = push(recent, count, hidden, num_valid)
-        pending, pending_count = push(long.pending, long.pending_count, evicted, num_leaving)
-        position = jnp.arange(pending.shape[1], dtype=jnp.int32)[None]
-        filled = position >= pending.shape[1] - pending_count[:, None]
-        long = long.replace(
-            coefficients=jax.lax.stop_gradient(long.coefficients),
-            mass=jax.lax.stop_gradient(mass),
-            pending=jnp.where(filled[..., None], pending, jnp.zeros_like(pending)),
-            pending_count=pending_count,
-        )
-        # A lane without tokens has not read, so it has not written either.
-        long = select_lanes(num_valid > 0, long, state.long)
-        return InfinityFormerState(recent, count, long)
-
     def __call__(
         self, x: jax.Array, state: InfinityFormerState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, InfinityFormerState, Aux]:
         """Writes pending vectors, attends, remembers the segment; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
-        long = self._write(state.long, segment.key if train else None)
+        long = self.write(state.long, segment.key if train else None)
         keys, values = self.memory.project(long.coefficients)
         recent = (state.hidden, state.count) if self.memory_length else ()
         y = self.attention(x, *recent, train=train)
@@ -279,48 +227,12 @@ class InfinityFormer(nn.Module):
             per_head={'density_width': width},
             counts={name: number for name in (*losses, 'density_width')},
         )
-        return y + read, self._remember(state, long, mass, x, segment.num_valid), aux
-
-    def attention_to_memory(
-        self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
-    ) -> jax.Array:
-        """Attention of every token by bin, summed over heads: float32 [batch, length, num_bins].
-
-        Arguments as in `__call__`; zeros at padding and where the memory is empty.
-        """
-        return self.attention_by_head(x, state, segment, num_bins)[1].sum(axis=1)
-
-    def densities(
-        self, x: jax.Array, state: InfinityFormerState
-    ) -> tuple[LongTermState, jax.Array, jax.Array]:
-        """The memory that a segment `x` reads, and mu and sigma_sq, [batch, heads, length]."""
-        long = self._write(state.long, None)
-        projected = self.memory.project(long.coefficients)
-        _, mu, sigma_sq, _ = self.memory.read(self._queries(x), *projected)
-        return long, mu, sigma_sq
-
-    def attention_by_head(
-        self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
-    ) -> tuple[LongTermState, jax.Array]:
-        """The memory that a segment reads, and attention by bin: float32 [batch, heads, length, bins].
-
-        Arguments as in `__call__`; zeros at padding and where the memory is empty.
-        """
-        long, mu, sigma_sq = self.densities(x, state)
-        counted = segment.valid & (long.stored > 0)[:, None]
-
-        def token(mu: jax.Array, sigma_sq: jax.Array, counted: jax.Array) -> jax.Array:
-            return continuous.attention_mass(
-                mu[:, None, None], sigma_sq[:, None, None], num_bins, self.density, counted[:, None]
-            )
-
-        heads = jax.vmap(token, (1, 1, None), 1)
-        return long, jax.vmap(heads, (2, 2, 1), 2)(mu, sigma_sq, counted)
+        return y + read, remember(state, long, mass, x, segment.num_valid), aux
 
     def open_segment(self, state: InfinityFormerState, batch_size: int) -> InfinityFormerCache:
         """Writes pending vectors and projects both memories, once for all tokens of the segment."""
         settings = self.settings
-        long = self._write(state.long, None)
+        long = self.write(state.long)
         keys, values = self.memory.project(long.coefficients)
         return InfinityFormerCache(
             attention=self.attention.open(state.hidden, batch_size),
@@ -349,7 +261,7 @@ class InfinityFormer(nn.Module):
         self, state: InfinityFormerState, cache: InfinityFormerCache, count: jax.Array
     ) -> InfinityFormerState:
         """Remembers the first `count` tokens of the open segment."""
-        return self._remember(state, cache.long, cache.mass, cache.hidden, count)
+        return remember(state, cache.long, cache.mass, cache.hidden, count)
 
 
 ENTRY = Entry(

@@ -2,8 +2,11 @@
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 from longmem_jax.attention.self_attention import KeyValues
+from longmem_jax.attention.window import push
+from longmem_jax.segment import select_lanes
 
 
 class LongTermState(flax.struct.PyTreeNode):
@@ -60,3 +63,34 @@ class InfinityFormerCache(flax.struct.PyTreeNode):
     keys: jax.Array
     values: jax.Array
     mass: jax.Array
+
+
+def remember(
+    state: InfinityFormerState,
+    long: LongTermState,
+    mass: jax.Array,
+    hidden: jax.Array,
+    num_valid: jax.Array,
+) -> InfinityFormerState:
+    """Writes a segment to the short-term memory; vectors that leave it become pending."""
+    hidden = jax.lax.stop_gradient(hidden)
+    evicted, num_leaving = hidden, num_valid
+    recent, count = state.hidden, state.count
+    if recent is not None and count is not None:
+        joined = jnp.concatenate([recent, hidden.astype(recent.dtype)], axis=1)
+        num_leaving = jnp.maximum(count + num_valid - recent.shape[1], 0)
+        take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, hidden.shape[1]))
+        evicted = take(joined, recent.shape[1] - count)
+        recent, count = push(recent, count, hidden, num_valid)
+    pending, pending_count = push(long.pending, long.pending_count, evicted, num_leaving)
+    position = jnp.arange(pending.shape[1], dtype=jnp.int32)[None]
+    filled = position >= pending.shape[1] - pending_count[:, None]
+    long = long.replace(
+        coefficients=jax.lax.stop_gradient(long.coefficients),
+        mass=jax.lax.stop_gradient(mass),
+        pending=jnp.where(filled[..., None], pending, jnp.zeros_like(pending)),
+        pending_count=pending_count,
+    )
+    # A lane without tokens has not read, so it has not written either.
+    long = select_lanes(num_valid > 0, long, state.long)
+    return InfinityFormerState(recent, count, long)

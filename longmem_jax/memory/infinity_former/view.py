@@ -6,10 +6,13 @@ places, and the next one contracts the old signal to `tau` of its length, so a p
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.state import InfinityFormerState, LongTermState
+from longmem_jax.segment import Segment
 from longmem_jax.views import NOWHERE, Held, Read, Seen, Series, held_window, read_window
 
 
@@ -41,6 +44,45 @@ def centres(layer: Any) -> np.ndarray:
     return (np.arange(layer.num_bins) + 0.5) / layer.num_bins
 
 
+def densities(
+    layer: Any, x: jax.Array, state: InfinityFormerState
+) -> tuple[LongTermState, jax.Array, jax.Array]:
+    """The memory that a segment `x` reads, and mu and sigma_sq, [batch, heads, length]."""
+    long = layer.write(state.long)
+    projected = layer.memory.project(long.coefficients)
+    _, mu, sigma_sq, _ = layer.memory.read(layer.queries(x), *projected)
+    return long, mu, sigma_sq
+
+
+def attention_by_head(
+    layer: Any, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
+) -> tuple[LongTermState, jax.Array]:
+    """The memory that a segment reads, and attention by bin: float32 [batch, heads, length, bins].
+
+    Arguments as in `InfinityFormer.__call__`; zeros at padding and where the memory is empty.
+    """
+    long, mu, sigma_sq = densities(layer, x, state)
+    counted = segment.valid & (long.stored > 0)[:, None]
+
+    def token(mu: jax.Array, sigma_sq: jax.Array, counted: jax.Array) -> jax.Array:
+        return continuous.attention_mass(
+            mu[:, None, None], sigma_sq[:, None, None], num_bins, layer.density, counted[:, None]
+        )
+
+    heads = jax.vmap(token, (1, 1, None), 1)
+    return long, jax.vmap(heads, (2, 2, 1), 2)(mu, sigma_sq, counted)
+
+
+def attention_to_memory(
+    layer: Any, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
+) -> jax.Array:
+    """Attention of every token by bin, summed over heads: float32 [batch, length, num_bins].
+
+    Arguments as in `InfinityFormer.__call__`; zeros at padding and where the memory is empty.
+    """
+    return attention_by_head(layer, x, state, segment, num_bins)[1].sum(axis=1)
+
+
 def held(layer: Any, state: InfinityFormerState) -> dict[str, Held]:
     """The short-term memory, what waits to be written, and the signal: N functions over its ages."""
     long, found = state.long, {}
@@ -64,7 +106,7 @@ def read(seen: Seen) -> dict[str, Read]:
     Places before the last write of a sticky memory are no tokens: attention has moved them.
     """
     layer, state = seen.layer, seen.state
-    long, weights = layer.attention_by_head(seen.x, state, seen.segment, layer.num_bins)
+    long, weights = attention_by_head(layer, seen.x, state, seen.segment, layer.num_bins)
     middles = centres(layer)
     newer = long.pending_count + (state.count if layer.memory_length else 0) + 1
     places = -(ages(layer, long, middles) + newer[:, None])
@@ -76,5 +118,5 @@ def read(seen: Seen) -> dict[str, Read]:
 
 def series(seen: Seen) -> Series:
     """Where the density of every head is, in [0, 1]; 1 = the newest of the signal."""
-    _, mu, _ = seen.layer.densities(seen.x, seen.state)
+    _, mu, _ = densities(seen.layer, seen.x, seen.state)
     return Series(by_token={'place in the signal': jnp.swapaxes(mu, 1, 2)})

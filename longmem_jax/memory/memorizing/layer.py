@@ -13,14 +13,14 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.attend import kernels_of, record
-from longmem_jax.attention.entries import attend_entries
+from longmem_jax.attention.entries import attend_entries_in
 from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.ring import Rows, no_rows, write
-from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
+from longmem_jax.memory.memorizing import normalized_attention
+from longmem_jax.memory.memorizing.normalized_attention import RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count
 
 
@@ -90,17 +90,7 @@ class Memorizing(nn.Module):
 
     def setup(self) -> None:
         self.projections = Projections(self.settings)
-        self.attention = NormalizedAttention(
-            settings=self.settings,
-            projections=self.projections,
-            position=self.position,
-            memory_length=self.memory_length,
-            window=self.window,
-            attend_self=self.attend_self,
-            start=self.start,
-            scale_init=self.scale_init,
-            normalized=self.normalized,
-        )
+        self.attention = normalized_attention.attention_of(self)
         constant = initializers.with_axes(nn.initializers.constant(self.gate_init), ('heads',))
         self.gate = self.param('gate', constant, (self.settings.num_heads,))
 
@@ -113,9 +103,10 @@ class Memorizing(nn.Module):
         rows = no_rows(batch_size, settings.kv_heads, self.memory_size, settings.head_dim, dtype)
         return MemorizingState(self.attention.initial(batch_size), rows)
 
-    def retrieve(self, queries: jax.Array, rows: Rows, kernels: str = 'plain') -> jax.Array:
-        """What scaled queries read from the memory: [batch, heads, n, head_dim]."""
-        out, look = attend_entries(
+    def retrieve(self, queries: jax.Array, rows: Rows, whole: bool = False) -> jax.Array:
+        """What scaled queries of `whole` segments, or of tokens, read: [batch, heads, n, head_dim]."""
+        return attend_entries_in(
+            self,
             queries,
             rows,
             self.top_k,
@@ -124,10 +115,8 @@ class Memorizing(nn.Module):
             recall=self.recall_target,
             block_size=self.block_size,
             zeros=self.unwritten == 'zeros',
-            kernels=kernels,
+            whole=whole,
         )
-        record(self, look)
-        return out
 
     def gates(self, stored: jax.Array) -> jax.Array:
         """Weights of the large memory, [batch | 1, heads, 1, 1]; `stored`: int32 [batch], entries."""
@@ -162,7 +151,7 @@ class Memorizing(nn.Module):
         """Reads both memories, then writes both; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
-        retrieved = self.retrieve(queries, state.rows, kernels_of(self))
+        retrieved = self.retrieve(queries, state.rows, whole=True)
         y = self._mix(local, retrieved, state.rows.count)
         filled = jnp.minimum(state.rows.count, self.memory_size)
         gate = jax.nn.sigmoid(self.gate)

@@ -218,3 +218,18 @@ class NormalizedAttention(nn.Module):
         keys, _ = written(recent.keys, keys)
         values, count = written(recent.values, values)
         return RecentKeys(keys, values, count)
+
+
+def attention_of(layer: Any) -> NormalizedAttention:
+    """The local attention of a layer with `settings`, `projections` and its fields; for `setup`."""
+    return NormalizedAttention(
+        settings=layer.settings,
+        projections=layer.projections,
+        position=layer.position,
+        memory_length=layer.memory_length,
+        window=layer.window,
+        attend_self=layer.attend_self,
+        start=layer.start,
+        scale_init=layer.scale_init,
+        normalized=layer.normalized,
+    )

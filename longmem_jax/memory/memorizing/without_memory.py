@@ -15,7 +15,7 @@ from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.contract import Entry, Graft, LayerType, ModelSettings, Recipe, Recipes, Scale
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.memorizing import normalized_attention
-from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
+from longmem_jax.memory.memorizing.normalized_attention import RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
@@ -48,17 +48,7 @@ class NormalizedXL(nn.Module):
 
     def setup(self) -> None:
         self.projections = Projections(self.settings)
-        self.attention = NormalizedAttention(
-            settings=self.settings,
-            projections=self.projections,
-            position=self.position,
-            memory_length=self.memory_length,
-            window=self.window,
-            attend_self=self.attend_self,
-            start=self.start,
-            scale_init=self.scale_init,
-            normalized=self.normalized,
-        )
+        self.attention = normalized_attention.attention_of(self)
 
     def initial_state(self, batch_size: int) -> RecentKeys:
         """An empty cache."""
