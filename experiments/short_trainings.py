@@ -53,7 +53,7 @@ class Trainer:
         """Compiles nothing before it is needed.
 
         Raises:
-          UsageError: faults of the configuration.
+          UsageError: problems of the configuration.
         """
         checks.require_runnable(config, 1)
         mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])

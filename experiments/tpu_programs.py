@@ -84,7 +84,7 @@ ROWS = {
     'memsizer_wikitext103': Row('memsizer_wikitext103', topology=EIGHT),
     'memsizer_wmt16': Row('memsizer_wmt16', encoder=ENCODER),
 }
-MORE = 1.05  # than recorded is a fault
+MORE = 1.05  # than recorded is a problem
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
 BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 's16': 2, 'u16': 2, 'f16': 2, 'f64': 8, 's64': 8}
 ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
@@ -215,7 +215,7 @@ def measure(
     )
 
 
-def faults(needs: Needs, recorded: Needs | None) -> list[str]:
+def check(needs: Needs, recorded: Needs | None) -> list[str]:
     """What is worse than recorded, or wrong by itself."""
     found = []
     if 0 < needs.capacity < needs.arguments + needs.temporaries:
@@ -328,7 +328,7 @@ def main() -> None:
         needs = measure(name, topology, all_layers, options.program)
         recorded = read_table(options.table)
         before = recorded.get(label)
-        wrong += [f'{label}: {fault}' for fault in faults(needs, before)]
+        wrong += [f'{label}: {problem}' for problem in check(needs, before)]
         compared = {f'recorded: {label}': before} if before else {}
         print(shown(compared | {label: needs}), flush=True)
         if not before and not options.record:

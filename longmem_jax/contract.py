@@ -7,7 +7,7 @@ Everything else that the library must know about a layer is in its `Entry`, at t
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import flax.struct
@@ -18,6 +18,7 @@ from longmem_jax.segment import Aux, Segment, State
 from longmem_jax.views import View
 
 Cache = Any
+Fields = Mapping[str, Any]  # of a sub-config, by name
 # In `config.optimizer.groups`: pattern of paths, factor of the rate, weight decay[, another optimizer].
 Group = tuple[str, float, bool] | tuple[str, float, bool, str]
 # Which attention projections have biases: none; queries, keys and values; output; all.
@@ -333,16 +334,16 @@ class LayerType:
     """
 
     module: type
-    check: Callable[[Any, Any, int], list[str]] | None = None
-    shared: Callable[[Any], Any] | None = None
-    losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
-    reach: Callable[[Any, int], int | None] | None = None
+    check: Callable[[Fields, Any, int], list[str]] | None = None
+    shared: Callable[[Fields], Callable[..., Any] | None] | None = None
+    losses: Callable[[Fields], tuple[str, ...]] = lambda fields: ()
+    reach: Callable[[Fields, int], int | None] | None = None
     bounded: tuple[str, ...] = ()
     nearest: str = ''
-    fused: Callable[[Any], str] | None = None
-    context: Callable[[Any], int] | None = None
-    cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
-    extra: Callable[[Any], tuple[int, int]] = lambda fields: (0, 0)
+    fused: Callable[[Fields], str] | None = None
+    context: Callable[[Fields], int] | None = None
+    cross: Callable[[Fields, int], Callable[..., Any]] | None = None
+    extra: Callable[[Fields], tuple[int, int]] = lambda fields: (0, 0)
     between: bool = False
     inside: tuple[str, dict[str, Any]] = ('local', {})
 
@@ -364,7 +365,7 @@ class Recipes:
     """
 
     by_name: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
-    check: Callable[[Any, Any, int], list[str]] | None = None
+    check: Callable[[Fields, Any, int], list[str]] | None = None
     trained: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: dict[str, str] = dataclasses.field(default_factory=dict)
     growing: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ def say(text: str, out: TextIO | None = None) -> None:
 
 
 class UsageError(ValueError):
-    """A fault in the configuration, the data or the command line.
+    """A problem in the configuration, the data or the command line.
 
     The message says what was given, what is allowed and what to do next. `main` prints it and
     exits with code 2; every other exception is a bug in the library and keeps its traceback.
@@ -77,7 +77,7 @@ FAILING = (
 
 
 def of_disk(error: BaseException) -> int:
-    """Number (`errno`) of the fault of a disk that an error is; 0 = it is another.
+    """Number (`errno`) of the problem of a disk that an error is; 0 = it is another.
 
     Libraries that raise no `OSError`, such as tensorstore, quote the words of the system.
     """
@@ -89,8 +89,8 @@ def of_disk(error: BaseException) -> int:
 
 
 @contextlib.contextmanager
-def disk_faults() -> Iterator[None]:
-    """Turns faults of a disk, wherever a file is read or written, into `UsageError`."""
+def disk_errors() -> Iterator[None]:
+    """Turns problems of a disk, wherever a file is read or written, into `UsageError`."""
     try:
         yield
     except UsageError:

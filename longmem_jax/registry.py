@@ -27,7 +27,7 @@ GROUPS = {
 }
 PREFIX = 'longmem_jax.'
 _registered: dict[str, dict[str, Any]] = {kind: {} for kind in GROUPS}
-_said: set[str] = set()  # lines about faulty packages that were printed
+_said: set[str] = set()  # lines about wrong packages that were printed
 
 
 def register(kind: str, name: str, value: Any) -> None:
@@ -119,7 +119,7 @@ class Registry(Mapping[str, T]):
     """A mapping from names to objects of one kind.
 
     An entry point that cannot be loaded raises `UsageError` where its name is asked for; `values` and
-    `items` leave it out and say so once, so that a faulty package stops only those who use it.
+    `items` leave it out and say so once, so that a wrong package stops only those who use it.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Registry(Mapping[str, T]):
         return self[name] if name in self else default
 
     def items(self) -> ItemsView[str, T]:
-        """Names and objects; without those of faulty packages."""
+        """Names and objects; without those of wrong packages."""
         found = {}
         for name in self:
             try:
@@ -210,7 +210,7 @@ class Registry(Mapping[str, T]):
         return found.items()
 
     def values(self) -> ValuesView[T]:
-        """The objects; without those of faulty packages."""
+        """The objects; without those of wrong packages."""
         return dict(self.items()).values()
 
 

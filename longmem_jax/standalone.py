@@ -28,11 +28,11 @@ import numpy as np
 
 from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.faults import at_least, of_section
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.memory.alone import Surrounded, apart, module, parts_of
-from longmem_jax.memory.checks import kernel_faults, layer_faults, size_faults
+from longmem_jax.memory.checks import kernel_problems, layer_problems, size_problems
 from longmem_jax.memory.registry import ATTENTION, LAYERS
+from longmem_jax.problems import at_least, of_section
 from longmem_jax.segment import Aux, Segment, State, pack
 
 
@@ -260,9 +260,9 @@ def make_layer(
     if not problems:
         model, length = _Settings(settings), settings['segment_length']
         for part, own in zip(parts_of(entry), apart(entry, fields), strict=True):
-            problems += layer_faults(part, own, part.fields(), model, length)
+            problems += layer_problems(part, own, part.fields(), model, length)
         if not problems and memory in ATTENTION:
-            problems = kernel_faults(ATTENTION, {memory: fields}, model)
+            problems = kernel_problems(ATTENTION, {memory: fields}, model)
     if problems:
         raise UsageError(f'{memory}: ' + '; '.join(problems))
     settings['dtype'] = jnp.dtype(settings['dtype'])
@@ -287,12 +287,12 @@ class _Settings(dict[str, Any]):
 
 
 def _complete(settings: dict[str, Any]) -> list[str]:
-    """Sets the sizes that follow from others, in place; returns the faults of all."""
+    """Sets the sizes that follow from others, in place; returns the problems of all."""
     types = {size.name: size.type for size in SIZES}
     follow = [name for name in ('head_dim', 'd_feed_forward') if settings[name] is None]
-    faults = of_section(settings | dict.fromkeys(follow, 1), types)
-    if faults:
-        return faults
+    problems = of_section(settings | dict.fromkeys(follow, 1), types)
+    if problems:
+        return problems
     width, heads = settings['d_model'], settings['num_heads']
     if 'd_feed_forward' in follow:
         settings['d_feed_forward'] = 4 * width
@@ -300,12 +300,12 @@ def _complete(settings: dict[str, Any]) -> list[str]:
     if 'head_dim' in follow:
         settings['head_dim'] = max(width // max(heads, 1), 1)
         if heads and width % heads:
-            faults.append(
+            problems.append(
                 f'num_heads = {heads}: must divide d_model = {width}, or give head_dim as well'
             )
-    with contextlib.suppress(TypeError):  # the name of no type is one of the faults
+    with contextlib.suppress(TypeError):  # the name of no type is one of the problems
         settings['dtype'] = jnp.dtype(settings['dtype']).name
-    return faults + at_least(settings, 1, 'segment_length') + size_faults(settings)
+    return problems + at_least(settings, 1, 'segment_length') + size_problems(settings)
 
 
 def _plain(value: Any) -> Any:

@@ -47,7 +47,7 @@ class Mode:
       option: it is for command lines with this flag; '' = any.
       trained: it reads a run, so a folder that is missing is a mistake.
       writes: it puts files into the workdir; the others may read a run that is read-only.
-      documents: it reads the documents of `config.data`, whose oddities are said.
+      documents: it reads the documents of `config.data`, and prints warnings about them.
     """
 
     name: str

@@ -87,7 +87,7 @@ def calls(tmp_path, monkeypatch):
     def remember(file, variants, flags, seed, folder, together=0):
         config = CONFIGS[file].get_config(variants)
         overrides.apply(config, overrides.split_arguments(flags)[1])
-        assert checks.find_faults(config, 1) == []
+        assert checks.find_problems(config, 1) == []
         found.append(config)
         write(folder / 'superglue.test.json', dict(score=0.5))
         return dict(test=dict(bits_per_byte=2.0, loss=9.0))

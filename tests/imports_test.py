@@ -14,7 +14,7 @@ PACKAGE = 'longmem_jax'
 # before its own and itself, but not the other rooms of its floor.
 FLOORS = (
     ('errors',),
-    ('files', 'faults', 'subject'),
+    ('files', 'problems', 'subject'),
     ('registry',),
     ('untrusted', 'workdir'),
     ('segment',),
@@ -40,7 +40,7 @@ FLOORS = (
 # Folders that the core does not name; see `longmem_jax/subject.py`. They come in as entry points.
 SUBJECTS = ('hosts', 'agents', 'lifelong', 'microscope', 'retrieval')
 # A room that may import less than its floor allows.
-ONLY = {'data': ('errors', 'files', 'faults', 'registry', 'untrusted', 'segment')}
+ONLY = {'data': ('errors', 'files', 'problems', 'registry', 'untrusted', 'segment')}
 # What a file in `configs/` may import, and one other config.
 CONFIGS = 'configs'
 CONFIGS_MAY = tuple(

@@ -277,7 +277,7 @@ def test_parameters_are_equal(name):
     _, changes = overrides.split_arguments(row.flags)
     overrides.apply(config, changes)
     assert rows.num_parameters(config) == row.parameters
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
 
 
 def test_a_memory_larger_than_the_model_has_the_least_width():

@@ -22,8 +22,8 @@ for _ in range(3):  # by itself glibc maps blocks of 40 MB every time
     block = libc.malloc(40 << 20)
     ctypes.memset(block, 1, 40 << 20)
     libc.free(block)
-faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-pages = os.environ.get('GLIBC_TUNABLES', 'kept' if faults < 1000 else 'own')
+problems = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+pages = os.environ.get('GLIBC_TUNABLES', 'kept' if problems < 1000 else 'own')
 Path(__file__).with_name('pages').write_text(pages)
 
 def build(settings, sizes):

@@ -65,7 +65,7 @@ def test_an_unknown_memory_is_named(capsys):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'fault'),
+    ('arguments', 'problem'),
     [
         (['--rounds=0'], '--rounds=0: at least one'),
         (['--json'], '--json: needs --part'),
@@ -74,9 +74,9 @@ def test_an_unknown_memory_is_named(capsys):
     ],
     ids=['rounds', 'part', 'json', 'folder'],
 )
-def test_faults_are_named_before_anything_is_timed(arguments, fault, capsys, monkeypatch):
+def test_problems_are_named_before_anything_is_timed(arguments, problem, capsys, monkeypatch):
     monkeypatch.setattr(scaling, 'run_part', None)
     monkeypatch.setattr(scaling, 'PARTS', dict.fromkeys(scaling.PARTS))
     with pytest.raises(SystemExit):
         scaling.main(arguments)
-    assert fault in capsys.readouterr().err
+    assert problem in capsys.readouterr().err

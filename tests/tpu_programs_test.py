@@ -52,7 +52,7 @@ def test_a_program_that_cannot_be_read_has_unknown_collectives(capsys):
     assert tpu_programs.text_of(types.SimpleNamespace(as_text=as_text)) == ''
     assert 'collectives are unknown: RET_CHECK failure' in capsys.readouterr().out
     unknown = dataclasses.replace(NEEDS, collectives=None)
-    assert not tpu_programs.faults(unknown, NEEDS) and not tpu_programs.faults(NEEDS, unknown)
+    assert not tpu_programs.check(unknown, NEEDS) and not tpu_programs.check(NEEDS, unknown)
     assert '| unknown |' in tpu_programs.shown({'a (v5p:2x2x2)': unknown})
 
 
@@ -84,9 +84,9 @@ def test_bytes_of_a_program_are_those_of_the_memory_of_the_chip():
     }
 
 
-def test_what_is_worse_than_recorded_is_a_fault():
-    assert not tpu_programs.faults(NEEDS, NEEDS)
-    for change, fault in (
+def test_what_is_worse_than_recorded_is_a_problem():
+    assert not tpu_programs.check(NEEDS, NEEDS)
+    for change, problem in (
         (dict(gigabytes=31.0), ''),
         (dict(gigabytes=32.0), 'gigabytes: 32, recorded are 30'),
         (dict(collectives=106.0), 'collectives: 106, recorded are 100'),
@@ -94,8 +94,8 @@ def test_what_is_worse_than_recorded_is_a_fault():
         (dict(capacity=2.5), 'does not fit: 3.0 GiB'),
         (dict(wide_products=('x/dot', 'y/dot')), 'float32 product: y/dot'),
     ):
-        found = tpu_programs.faults(dataclasses.replace(NEEDS, **change), NEEDS)
-        assert found == [fault] * bool(fault)
+        found = tpu_programs.check(dataclasses.replace(NEEDS, **change), NEEDS)
+        assert found == [problem] * bool(problem)
 
 
 def test_two_layers_have_every_kind_of_attention():
@@ -129,7 +129,7 @@ def test_rows_are_configured():
     for name, row in ROWS.items():
         config = tpu_programs.configured(name)
         chips = math.prod(map(int, row.topology.partition(':')[2].split('x')))
-        assert not checks.find_faults(config, chips), f'{name}: give the row another topology'
+        assert not checks.find_problems(config, chips), f'{name}: give the row another topology'
         assert config.model.num_layers == 2
         if row.encoder:
             section, field = row.encoder.split('.')

@@ -76,7 +76,7 @@ def parts_of(state: Any) -> list[str]:
 
 
 def require_parts(state: Any, parts: list[str]) -> None:
-    """Raises `UsageError` if a regular expression is faulty or matches nothing."""
+    """Raises `UsageError` if a regular expression is wrong or matches nothing."""
     paths = paths_of(state)
     for part in parts:
         try:

@@ -91,9 +91,9 @@ def with_entries(model: Any, number: int) -> Any:
         section[field] = number
         block = min(section.block_size, number)
         section.block_size = block if number % block == 0 else number
-        faults = LAYERS[name].layer.check(section, config, model.segment_length)
-        if faults:
-            raise UsageError(f'--smaller={number}: config.model.{name}: {"; ".join(faults)}.')
+        problems = LAYERS[name].layer.check(section, config, model.segment_length)
+        if problems:
+            raise UsageError(f'--smaller={number}: config.model.{name}: {"; ".join(problems)}.')
     return make_model(config, model.segment_length)
 
 

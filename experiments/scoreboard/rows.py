@@ -98,9 +98,9 @@ def _equal_positions(config: Any) -> tuple[list[str], str]:
         if 'position' not in fields:
             used.append("the memory's own")
             continue
-        own, faults = fields.position, checks.find_faults(config, 1)
+        own, problems = fields.position, checks.find_problems(config, 1)
         fields.position = POSITION
-        if checks.find_faults(config, 1) != faults:
+        if checks.find_problems(config, 1) != problems:
             fields.position = own
         elif own != POSITION:
             flags.append(f'--config.model.{layer}.position={POSITION}')

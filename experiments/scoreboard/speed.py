@@ -76,7 +76,7 @@ def calls_of(config: Any) -> tuple[dict[str, Callable[[], Any]], int]:
     """Calls that train a step and generate a token, and the bytes of the state per lane.
 
     Raises:
-      UsageError: faults of the configuration.
+      UsageError: problems of the configuration.
     """
     checks.require_runnable(config, 1)
     mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])

@@ -172,7 +172,7 @@ def bench(config: Any, repeats: int, fill: int = 2) -> dict[str, Any]:
     """All timings of a configuration.
 
     Raises:
-      UsageError: faults of the configuration.
+      UsageError: problems of the configuration.
     """
     checks.require_runnable(config, jax.device_count())
     mesh = sharding.make_mesh(config.mesh.to_dict())

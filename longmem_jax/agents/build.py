@@ -29,7 +29,7 @@ class Built:
 
     @functools.cached_property
     def environment(self) -> Environment:
-        """The environment; raises `UsageError` with all faults of the configuration."""
+        """The environment; raises `UsageError` with all problems of the configuration."""
         return settings.make_environment(self.config, sharding.num_shards(self.mesh, 'lanes'))
 
     @functools.cached_property

@@ -22,7 +22,7 @@ from longmem_jax.training.checkpoint import newest
 
 
 def make(experiment: Experiment) -> Built:
-    """The agent and its environment; raises `UsageError` with all faults."""
+    """The agent and its environment; raises `UsageError` with all problems."""
     require_one_process()
     built = Built(experiment.config, experiment.mesh)
     _ = built.environment
@@ -33,7 +33,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     """Trains up to `config.train.num_steps`, from the newest checkpoint of the workdir if any.
 
     Raises:
-      UsageError: faults of the configuration, or the workdir belongs to another run.
+      UsageError: problems of the configuration, or the workdir belongs to another run.
     """
     built, workdir = make(experiment), experiment.workdir
     train = experiment.config.train

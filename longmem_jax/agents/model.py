@@ -12,21 +12,21 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from longmem_jax.faults import above
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.norms import Norm
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, make_stack, takes_starts, with_key
+from longmem_jax.problems import above
 from longmem_jax.segment import Aux, Segment, pack, select_lanes
 
 FIELDS = {'actions': int, 'observation': int, 'previous': bool}
 POLICY_STD = 0.01  # of the first policy's kernel: all actions are about equally likely
 
 
-def faults(model: Any, segment_length: int) -> list[str]:
-    """Faults of `config.model.agent`, and of fields under which acting and learning would differ."""
+def check(model: Any, segment_length: int) -> list[str]:
+    """Problems of `config.model.agent`, and of fields under which acting and learning would differ."""
     problems = above(model.agent, 0, 'actions', 'observation')
     for name in ('dropout', 'attention_dropout', 'layer_drop'):
         if model[name]:
@@ -177,4 +177,4 @@ class Agent(nn.Module):
         return self(x, jnp.ones(shape, bool), one, self.initial_state(1), train=False)
 
 
-KIND = Kind(Agent, FIELDS, faults, reads='', keeps=True)
+KIND = Kind(Agent, FIELDS, check, reads='', keeps=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from longmem_jax.config.checks import prng_faults
+from longmem_jax.config.checks import prng_problems
 
 
 def section(config: Any) -> None:
@@ -30,10 +30,10 @@ def section(config: Any) -> None:
 
 
 def check(config: Any) -> list[str]:
-    """Faults of an agent's model; the rest is checked where its environment is built."""
+    """Problems of an agent's model; the rest is checked where its environment is built."""
     environment = config.reinforcement.environment if 'reinforcement' in config else 'none'
     if (environment != 'none') == (config.model.kind == 'agent'):
-        return prng_faults(config, 'agents') if environment != 'none' else []
+        return prng_problems(config, 'agents') if environment != 'none' else []
     return [
         f'config.reinforcement.environment = {environment!r}, config.model.kind = '
         f"{config.model.kind!r}: an environment and 'agent' belong together; begin with "

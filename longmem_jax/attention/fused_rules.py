@@ -1,14 +1,13 @@
 """`attend` by the fused kernel: which `Rules` it can follow, and what they are to it."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
+from longmem_jax.contract import Fields
 from longmem_jax.errors import UsageError
 from longmem_jax.kernels.tpu.fused_attention import ByDistance, attend_fused, draw_seeds
 from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
@@ -17,7 +16,7 @@ from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 POSITIONS_WITHOUT = ('alibi_beyond',)
 
 
-def position_fault(fields: Mapping[str, Any]) -> str:
+def position_problem(fields: Fields) -> str:
     """What keeps a layer with the field `position` from the fused kernel; '' = nothing."""
     position = fields['position']
     if position not in POSITIONS_WITHOUT:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention.by_distance import lean
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Fields, ModelSettings
 from longmem_jax.kernels.attention_products import dot
 from longmem_jax.layers import initializers
 
@@ -91,7 +91,7 @@ def of_tokens(
     return at_distances(queries, table, distance)
 
 
-def shared_table(fields: Any, name: str) -> Callable[..., NearPositions]:
+def shared_table(fields: Fields, name: str) -> Callable[..., NearPositions]:
     """`LayerType.shared` of a layer whose field `name` is the number of distances in the table."""
 
     def make(settings: ModelSettings, **kwargs: Any) -> NearPositions:

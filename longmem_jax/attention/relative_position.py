@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.attention.rules import RelativeTable
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Fields, ModelSettings
 from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.switching import as_function
@@ -171,7 +171,7 @@ class RelativePosition(nn.Module):
         return queries, {'distance_bias': bias}
 
 
-def shared_biases(fields: Any) -> type | None:
+def shared_biases(fields: Fields) -> type | None:
     """`LayerType.shared` of a layer with Transformer-XL's positions: biases, if layers share them."""
     shares = fields.get('share_biases', True) and fields['position'] == 'transformer_xl'
     return RelativeBiases if shares else None

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author.fields import documented, problems
-from longmem_jax.contract import Entry, Graft, LayerType, Recipe, Recipes, Scale
+from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.views import Seen, Series, View
 
 Check = Callable[[Any, Any, int], list[str]]
@@ -42,7 +42,7 @@ def memory(
     if 'Attributes:' not in (module.__doc__ or ''):
         module.__doc__ = documented(module)
 
-    def all_problems(fields: Any, model: Any, segment_length: int) -> list[str]:
+    def all_problems(fields: Fields, model: Any, segment_length: int) -> list[str]:
         found = problems(module, fields, model)
         return found or (check(fields, model, segment_length) if check else [])
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import flax.linen as nn
 
-from longmem_jax.faults import above as must_be_above
-from longmem_jax.faults import at_least, one_of
+from longmem_jax.contract import Fields
 from longmem_jax.layers import initializers
+from longmem_jax.problems import above as must_be_above
+from longmem_jax.problems import at_least, one_of
 
 # Logical axis of a dimension by its name; other dimensions are not sharded.
 AXES = {'d_model': 'embed', 'heads': 'heads', 'kv_heads': 'kv_heads', 'head_dim': 'head_dim'}
@@ -39,7 +40,7 @@ def field(
     return dataclasses.field(default=default, metadata={'words': words, **rules})
 
 
-def problems(layer: type, fields: Mapping[str, Any], model: Any) -> list[str]:
+def problems(layer: type, fields: Fields, model: Any) -> list[str]:
     """What the declared rules say against the values of a sub-config; one line per field."""
     found = []
     for declared in dataclasses.fields(layer):

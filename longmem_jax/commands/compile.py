@@ -88,7 +88,7 @@ def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
     the stream are in the program's shapes.
 
     Raises:
-      UsageError: faults of the configuration on this number of chips, or of the topology.
+      UsageError: problems of the configuration on this number of chips, or of the topology.
     """
     devices = find_topology(topology).devices
     checks.require_runnable(config, len(devices))

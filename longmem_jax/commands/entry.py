@@ -4,11 +4,11 @@ What takes long to import is imported where it is used, so that `--help` is ther
 """
 
 import ast
+import contextlib
 import difflib
 import functools
 import importlib.metadata
 import itertools
-import os
 import re
 import select
 import sys
@@ -23,7 +23,7 @@ from ml_collections import config_flags
 
 from longmem_jax import stopping
 from longmem_jax.devices import allocator, lost
-from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_faults, nearest, visible
+from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_errors, nearest, visible
 
 BROKEN_PIPE = 141  # exit code of programs that SIGPIPE ends
 CONFIGS = Path(__file__).parents[1] / 'configs'
@@ -64,7 +64,7 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
     `define` is called first, to define flags; its `UsageError` is a message too. Then `function`
     imports what it needs, and calls `stopping.listen` after that.
 
-    A `UsageError`, a fault of a disk or a faulty command line gives one message and exit code 2;
+    A `UsageError`, a problem of a disk or a wrong command line gives one message and exit code 2;
     `--debug` also shows the traceback. Stopped by SIGTERM the process exits with 143, by Ctrl-C with
     130.
     """
@@ -85,7 +85,7 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
             if len(argv) > 1:
                 raise UsageError(f'unknown arguments {argv[1:]}: options begin with --')
             stopping.require_none()  # a library may have swallowed one
-            with disk_faults():
+            with disk_errors():
                 from longmem_jax.devices import programs
 
                 programs.keep_programs()
@@ -126,7 +126,8 @@ def _is_reader_gone() -> bool:
     output.register(sys.stdout.fileno(), 0)  # errors are always looked for
     if not output.poll(0):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.close()  # or the end of the process would write what is left, and fail
     return True
 
 

@@ -143,14 +143,14 @@ def _require_same_parameters(imported: Any, expected: Any) -> None:
         }
         for tree in (imported, expected)
     )
-    faults = [
+    problems = [
         f'{name}: {in_file.get(name, "nothing")} in the file, {in_model.get(name, "nothing")} in '
         'this model'
         for name in sorted({*in_file, *in_model})
         if in_file.get(name) != in_model.get(name)
     ]
-    if faults:
-        raise UsageError('the weights belong to another model:\n  ' + '\n  '.join(faults))
+    if problems:
+        raise UsageError('the weights belong to another model:\n  ' + '\n  '.join(problems))
 
 
 def _import(experiment: Experiment) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.model_checks import model_problems
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data import content
 from longmem_jax.devices import processes
@@ -16,7 +16,7 @@ from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.registry import brought
 from longmem_jax.training import checksums
-from longmem_jax.training.graft import graft
+from longmem_jax.training.warm_start import warm_start
 
 
 class Start(NamedTuple):
@@ -49,7 +49,7 @@ def first_parameters(experiment: Experiment, initial: Any, say: Callable[[str], 
     model = experiment.config.model
     growing = KINDS[model.kind].growing
     growing += tuple(end for name in used(model) for end in LAYERS[name].recipe.growing)
-    return graft(initial, parameters_of(experiment, say), source, say, growing)
+    return warm_start(initial, parameters_of(experiment, say), source, say, growing)
 
 
 def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tuple[Any, int]:
@@ -90,11 +90,11 @@ def parameters_of(experiment: Experiment, say: Callable[[str], None]) -> Any:
             'the folder of a Hugging Face model, or its name.'
         )
     config = saved_config(path)
-    faults = model_faults(config.model, config.train.segment_length)
-    if faults:
+    problems = model_problems(config.model, config.train.segment_length)
+    if problems:
         raise UsageError(
-            f'config.train.start_from = {workdir}: its config.json has faults:\n  '
-            + '\n  '.join(faults)
+            f'config.train.start_from = {workdir}: its config.json has problems:\n  '
+            + '\n  '.join(problems)
         )
     other = Experiment(config, path, experiment.mesh)
     if other.tokenizer.fingerprint() != experiment.tokenizer.fingerprint():

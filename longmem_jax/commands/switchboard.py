@@ -84,7 +84,7 @@ def _run_mode(config: Any, name: str) -> None:
 
     from longmem_jax.commands.start_from import of_host
     from longmem_jax.config import checks
-    from longmem_jax.data.oddities import oddities
+    from longmem_jax.data.warnings import warnings_of
     from longmem_jax.devices import processes, sharding
     from longmem_jax.experiment import Experiment
     from longmem_jax.workdir import prepare_workdir
@@ -102,7 +102,7 @@ def _run_mode(config: Any, name: str) -> None:
     workdir = prepare_workdir(_WORKDIR.value, trained=trained, writes=_writes(mode, config))
     processes.require_shared(workdir)
     if mode.documents and jax.process_index() == 0:  # training says it where it says all
-        for text in oddities(config.data):
+        for text in warnings_of(config.data):
             print(f'Warning: {text}.')
     experiment = Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict()))
     load(mode.function)(experiment, **given)

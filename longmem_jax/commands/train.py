@@ -15,7 +15,7 @@ from longmem_jax.commands.translate import translate_split
 from longmem_jax.config import saved
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes, order
-from longmem_jax.data.oddities import oddities
+from longmem_jax.data.warnings import warnings_of
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
@@ -146,7 +146,7 @@ class LanguageModelTask:
         same = order.repeated(
             self.corpora['train'], config.train.num_lanes, config.train.segment_length
         )
-        for text in (*too_short(config), *oddities(config.data), *same):
+        for text in (*too_short(config), *warnings_of(config.data), *same):
             self._progress.say(f'Warning: {text}.')
         if step == 0:
             self._writer.text('config', f'```\n{config}\n```', 0)

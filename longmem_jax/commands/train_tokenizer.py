@@ -12,7 +12,7 @@ from longmem_jax.commands import entry
 from longmem_jax.config.base import base
 from longmem_jax.data.learn_tokenizer import LEARNT, learn
 from longmem_jax.data.load import load_source
-from longmem_jax.data.oddities import oddities
+from longmem_jax.data.warnings import warnings_of
 from longmem_jax.errors import UsageError
 
 if __name__ == '__main__':
@@ -31,7 +31,7 @@ def _learn() -> None:
     data = base().data if _CONFIG.value is None else _CONFIG.value.data
     if _PATH.value is not None:
         data.source, data.path = 'text', _PATH.value
-    for text in oddities(data):
+    for text in warnings_of(data):
         print(f'Warning: {text}.')
     source = load_source(data, 'train')
     learn(_KIND.value, source, _SIZE.value, Path(_OUTPUT.value))

@@ -1,4 +1,4 @@
-"""Every rule that a configuration must keep, checked before anything compiles; all faults at once.
+"""Every rule that a configuration must keep, checked before anything compiles; all problems at once.
 
 The rules of `config.model` are in `config.model_checks`; subjects bring those of their sections.
 """
@@ -8,15 +8,15 @@ from typing import Any
 
 import ml_collections
 
-from longmem_jax.config.model_checks import model_faults, training_faults
+from longmem_jax.config.model_checks import model_problems, training_problems
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import PRNGS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
-from longmem_jax.faults import above, at_least, at_most, between, require_none, under
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.problems import above, at_least, at_most, between, require_none, under
 from longmem_jax.registry import brought
 
 LARGEST_SEED = 2**32 - 1  # NumPy's are not negative, JAX's have 32 bits
@@ -38,49 +38,51 @@ LARGEST = {
 WITH_MOMENTUM = ('sgd', 'nesterov')
 
 
-def find_faults(config: Any, num_devices: int) -> list[str]:
-    """Every fault of a configuration on `num_devices` devices, one line each."""
-    faults = model_faults(config.model, config.train.segment_length)
-    if not faults:  # it reads the fields, which must be sound
-        faults = training_faults(config.model, config.train.segment_length)
+def find_problems(config: Any, num_devices: int) -> list[str]:
+    """Every problem of a configuration on `num_devices` devices, one line each."""
+    problems = model_problems(config.model, config.train.segment_length)
+    if not problems:  # it reads the fields, which must be sound
+        problems = training_problems(config.model, config.train.segment_length)
     try:
-        evaluated = model_faults(evaluation_model(config), config.evaluate.segment_length)
-        faults += [f'in evaluation, {fault}' for fault in evaluated if fault not in faults]
+        evaluated = model_problems(evaluation_model(config), config.evaluate.segment_length)
+        problems += [
+            f'in evaluation, {problem}' for problem in evaluated if problem not in problems
+        ]
     except UsageError as error:
-        faults.append(str(error))
+        problems.append(str(error))
     if config.data.source in TASKS:
-        faults += under('config.data.task', TASKS[config.data.source].check(config.data.task))
+        problems += under('config.data.task', TASKS[config.data.source].check(config.data.task))
     if config.data.source in SOURCES and (check := SOURCES[config.data.source].check):
-        faults += under('config.data.task', check(config.data.task))
-    faults += (
+        problems += under('config.data.task', check(config.data.task))
+    problems += (
         _numbers(config)
         + _gradient(config.train)
-        + prng_faults(config)
+        + prng_problems(config)
         + _optimizer(config)
         + _loss_weights(config)
         + _pairs(config)
     )
-    faults += context_faults(config, 'evaluate') + _generate(config) + _tokenizer(config.data)
+    problems += context_problems(config, 'evaluate') + _generate(config) + _tokenizer(config.data)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned' and not config.model.num_positions
     ):
-        faults.append(
+        problems.append(
             f'config.evaluate.segment_length = {config.evaluate.segment_length}: learned positions '
             f'need config.train.segment_length = {config.train.segment_length}, or their own table '
             'length, config.model.num_positions'
         )
     for check in brought('checks'):
-        faults += check(config)
+        problems += check(config)
     try:
-        faults += _divisions(config, mesh_sizes(config.mesh.to_dict(), num_devices))
+        problems += _divisions(config, mesh_sizes(config.mesh.to_dict(), num_devices))
     except UsageError as error:
-        faults.append(str(error))
-    return faults
+        problems.append(str(error))
+    return problems
 
 
 def require_runnable(config: Any, num_devices: int) -> None:
-    """Raises one `UsageError` with all faults, before anything is compiled."""
-    require_none(find_faults(config, num_devices))
+    """Raises one `UsageError` with all problems, before anything is compiled."""
+    require_none(find_problems(config, num_devices))
 
 
 def evaluation_model(config: Any) -> Any:
@@ -114,45 +116,45 @@ def evaluation_model(config: Any) -> Any:
 
 
 def _divisions(config: Any, sizes: Mapping[str, int]) -> list[str]:
-    """Faults of sizes that must divide over the devices; `sizes`: mesh axis -> devices."""
-    faults, model = [], config.model
+    """Problems of sizes that must divide over the devices; `sizes`: mesh axis -> devices."""
+    problems, model = [], config.model
     lane_devices = sizes['data'] * sizes['fsdp']
     for section in ('train', 'evaluate'):
         if config[section].num_lanes % lane_devices:
-            faults.append(
+            problems.append(
                 f'config.{section}.num_lanes = {config[section].num_lanes}: must be a multiple of '
                 f'{lane_devices}, the devices that lanes are split over (config.mesh data x fsdp)'
             )
     for name, axis in (('num_heads', 'tensor'), ('d_feed_forward', 'tensor'), ('d_model', 'fsdp')):
         if model[name] % sizes[axis]:
-            faults.append(
+            problems.append(
                 f'config.model.{name} = {model[name]}: must be a multiple of '
                 f'config.mesh.{axis} = {sizes[axis]}'
             )
     if model.vocab_size % sizes['tensor']:
-        faults.append(
+        problems.append(
             f'config.model.vocab_size = {model.vocab_size}: must be a multiple of config.mesh.tensor '
             f'= {sizes["tensor"]}; a vocabulary may be larger than the tokenizer needs'
         )
-    return faults
+    return problems
 
 
 def _numbers(config: Any) -> list[str]:
-    """Faults of the other sections' numbers that are too small or too large."""
-    faults = []
+    """Problems of the other sections' numbers that are too small or too large."""
+    problems = []
     for section, names in ABOVE_0.items():
-        faults += under(f'config.{section}', above(config[section], 0, *names))
+        problems += under(f'config.{section}', above(config[section], 0, *names))
     for section, names in AT_LEAST_0.items():
-        faults += under(f'config.{section}', at_least(config[section], 0, *names))
+        problems += under(f'config.{section}', at_least(config[section], 0, *names))
     for section, most in LARGEST.items():
-        faults += under(f'config.{section}', at_most(config[section], most))
+        problems += under(f'config.{section}', at_most(config[section], most))
     for section in ('train', 'data'):
-        faults += under(f'config.{section}', between(config[section], 0, LARGEST_SEED, 'seed'))
-    return faults
+        problems += under(f'config.{section}', between(config[section], 0, LARGEST_SEED, 'seed'))
+    return problems
 
 
 def _gradient(train: Any) -> list[str]:
-    """Faults of the number of segments that have a gradient."""
+    """Problems of the number of segments that have a gradient."""
     if 0 <= train.gradient_segments <= train.segments_per_step:
         return []
     return [
@@ -161,8 +163,8 @@ def _gradient(train: Any) -> list[str]:
     ]
 
 
-def prng_faults(config: Any, whom: str = '') -> list[str]:
-    """Faults of the generator of a step's draws; `whom` = '' of models that may have any."""
+def prng_problems(config: Any, whom: str = '') -> list[str]:
+    """Problems of the generator of a step's draws; `whom` = '' of models that may have any."""
     prng, allowed = config.train.prng, PRNGS[:1] if whom else PRNGS
     if prng in allowed or whom and prng not in PRNGS:
         return []
@@ -171,8 +173,8 @@ def prng_faults(config: Any, whom: str = '') -> list[str]:
 
 
 def _loss_weights(config: Any) -> list[str]:
-    """Faults of auxiliary losses without a weight, and of weights without a loss."""
-    model, faults = config.model, []
+    """Problems of auxiliary losses without a weight, and of weights without a loss."""
+    model, problems = config.model, []
     layers = set(used(model)) & set(LAYERS) & set(model)
     names: set[str] = set()
     switched_off: set[str] = set()
@@ -186,43 +188,43 @@ def _loss_weights(config: Any) -> list[str]:
         names.update(KINDS[model.kind].losses)
     weighted = set(config.train.loss_weights)
     for name in sorted(names - weighted):
-        faults.append(f'config.train.loss_weights.{name} is missing: a weight for this loss')
+        problems.append(f'config.train.loss_weights.{name} is missing: a weight for this loss')
     for name in sorted(weighted - names - switched_off):
         allowed = f'its losses are {", ".join(sorted(names))}' if names else 'it has none'
-        faults.append(
+        problems.append(
             f'config.train.loss_weights.{name} = {config.train.loss_weights[name]}: not a loss of this '
             f'model, {nearest(name, names)}{allowed}'
         )
-    return faults
+    return problems
 
 
 def _optimizer(config: Any) -> list[str]:
-    """Faults of settings that the chosen optimizer would ignore."""
-    settings, faults = config.optimizer, []
+    """Problems of settings that the chosen optimizer would ignore."""
+    settings, problems = config.optimizer, []
     if settings.weight_decay and settings.name in ('adam', 'adagrad', 'rmsprop', *WITH_MOMENTUM):
-        faults.append(
+        problems.append(
             f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
             "use 'adamw'"
         )
     if settings.momentum and settings.name not in WITH_MOMENTUM:
-        faults.append(
+        problems.append(
             f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' and 'nesterov' only"
         )
     if settings.name == 'nesterov' and not 0 < settings.momentum < 1:
-        faults.append(
+        problems.append(
             f"config.optimizer.momentum = {settings.momentum}: 'nesterov' needs one between 0 and 1, "
             'such as 0.99'
         )
     if settings.clip_each and not settings.clip_norm:
-        faults.append(
+        problems.append(
             'config.optimizer.clip_each = True: needs a limit above 0, config.optimizer.clip_norm'
         )
-    return faults
+    return problems
 
 
 def _pairs(config: Any) -> list[str]:
-    """Faults of paired data and of the model that reads it."""
-    pairs, faults = config.data.pairs, []
+    """Problems of paired data and of the model that reads it."""
+    pairs, problems = config.data.pairs, []
     paired = config.data.source == 'parallel'
     if paired != (config.model.kind == 'seq2seq'):
         return [
@@ -232,55 +234,55 @@ def _pairs(config: Any) -> list[str]:
     if not paired or 'seq2seq' not in config.model:
         return []
     if len(pairs.languages) != 2 or not all(pairs.languages):
-        faults.append(
+        problems.append(
             f'config.data.pairs.languages = {tuple(pairs.languages)}: must name source and target, '
             "such as ('en', 'de')"
         )
     if pairs.max_source != config.model.seq2seq.max_source:
-        faults.append(
+        problems.append(
             f'config.data.pairs.max_source = {pairs.max_source}: must be '
             f'config.model.seq2seq.max_source = {config.model.seq2seq.max_source}'
         )
     for section in ('train', 'evaluate'):
         if config[section].segment_length != pairs.max_source + pairs.max_target:
-            faults.append(
+            problems.append(
                 f'config.{section}.segment_length = {config[section].segment_length}: must be '
                 'config.data.pairs.max_source + max_target = '
                 f'{pairs.max_source} + {pairs.max_target}'
             )
-    faults += under('config.translate', at_least(config.translate, 1, 'beams', 'num_lanes'))
-    return faults
+    problems += under('config.translate', at_least(config.translate, 1, 'beams', 'num_lanes'))
+    return problems
 
 
 def _tokenizer(data: Any) -> list[str]:
-    """Faults of settings that the chosen tokenizer would ignore."""
-    settings, faults = data.tokenizer, []
+    """Problems of settings that the chosen tokenizer would ignore."""
+    settings, problems = data.tokenizer, []
     if data.source in TASKS and settings.kind != 'bytes':
-        faults.append(f'kind = {settings.kind!r}: the task {data.source!r} has its own words')
+        problems.append(f'kind = {settings.kind!r}: the task {data.source!r} has its own words')
     if settings.path and (data.source in TASKS or settings.kind == 'bytes'):
-        faults.append(
+        problems.append(
             f'path = {settings.path!r}: would be ignored; a file is only read for texts, and with '
             "another kind than 'bytes'"
         )
-    faults = under('config.data.tokenizer', faults)
+    problems = under('config.data.tokenizer', problems)
     whole = [name for name, source in SOURCES.items() if source.corpus is None]
     if data.tokenized and data.source not in whole:
-        faults.append(
+        problems.append(
             f'config.data.tokenized = {data.tokenized!r}: the source {data.source!r} is not one of '
             f'texts; allowed are {", ".join(whole)}'
         )
-    return faults
+    return problems
 
 
 def _generate(config: Any) -> list[str]:
-    """Faults of the settings of text generation."""
+    """Problems of the settings of text generation."""
     settings = config.generate
-    faults = at_least(settings, 0, 'length', 'sample_length', 'temperature', 'top_k', 'beams')
-    return under('config.generate', faults + between(settings, 0, 1, 'top_p'))
+    problems = at_least(settings, 0, 'length', 'sample_length', 'temperature', 'top_k', 'beams')
+    return under('config.generate', problems + between(settings, 0, 1, 'top_p'))
 
 
-def context_faults(config: Any, section: str) -> list[str]:
-    """Faults of `config.SECTION.context`, tokens of overlapping windows."""
+def context_problems(config: Any, section: str) -> list[str]:
+    """Problems of `config.SECTION.context`, tokens of overlapping windows."""
     context, length = config[section].context, config.evaluate.segment_length
     where, source = f'config.{section}.context = {context}', config.data.source
     if not 0 <= context < length:

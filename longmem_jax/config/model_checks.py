@@ -5,33 +5,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.errors import unknown
-from longmem_jax.faults import at_least, at_most, between, of_section, one_of, under
 from longmem_jax.layers import embedding, norms, token_shift
 from longmem_jax.memory.checks import (
     LONGEST_SEGMENT,
     MOST,
-    kernel_faults,
-    layer_faults,
-    size_faults,
+    kernel_problems,
+    layer_problems,
+    size_problems,
 )
 from longmem_jax.memory.registry import AROUND, ATTENTION, FEED_FORWARD, LAYERS, used
 from longmem_jax.models import adapted
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.problems import at_least, at_most, between, of_section, one_of, under
 
 MOST_WORDS = {'vocab_size': 1 << 30, 'd_embed': 1 << 20, 'num_positions': 1 << 30}
 SHOWN = 4  # names of layers in an example
 
 
-def model_faults(model: Any, segment_length: int) -> list[str]:
-    """Faults of `config.model`, for segments of `segment_length` tokens."""
+def model_problems(model: Any, segment_length: int) -> list[str]:
+    """Problems of `config.model`, for segments of `segment_length` tokens."""
     too_large = under('config.model', at_most(model, MOST | MOST_WORDS))
     too_large += at_most({'segment_length': segment_length}, {'segment_length': LONGEST_SEGMENT})
     if too_large:
         return too_large  # the other rules make lists of that length
-    faults = at_least(model, 1, 'vocab_size', 'd_embed')
-    faults += at_least(model, 0, 'embedding_std', 'cache_tokens')
-    faults += size_faults(model)
-    faults += one_of(
+    problems = at_least(model, 1, 'vocab_size', 'd_embed')
+    problems += at_least(model, 0, 'embedding_std', 'cache_tokens')
+    problems += size_problems(model)
+    problems += one_of(
         model,
         norm=norms.KINDS,
         position=embedding.ABSOLUTE,
@@ -39,63 +39,63 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
         cache_dtype=('', 'float32', 'bfloat16'),
     )
     if model.parallel_residual and (not model.pre_norm or model.kind == 'seq2seq'):
-        faults.append(
+        problems.append(
             'parallel_residual = True: needs pre_norm = True, and a model without cross-attention'
         )
-    faults += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
+    problems += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
     for name in ('residual_dropout', 'embedding_dropout'):
         if model[name] != -1 and between(model, 0, 1, name, ends='[)'):
-            faults.append(
+            problems.append(
                 f'{name} = {model[name]}: must lie between 0 and 1, excluding 1, or be -1 (as dropout)'
             )
-    faults = under('config.model', faults)
+    problems = under('config.model', problems)
     if 'lora' in model:
-        faults += under('config.model.lora', adapted.faults(model.lora))
-    faults += _stack(model, 'attention', ATTENTION)
-    faults += _stack(model, 'feed_forward', FEED_FORWARD)
+        problems += under('config.model.lora', adapted.check(model.lora))
+    problems += _stack(model, 'attention', ATTENTION)
+    problems += _stack(model, 'feed_forward', FEED_FORWARD)
     for place, registry in (('beside', ATTENTION), ('around', AROUND)):
-        faults += _stack(model, place, {**registry, '': None}) if len(model[place]) else []
+        problems += _stack(model, place, {**registry, '': None}) if len(model[place]) else []
     if not all(isinstance(name, str) for name in used(model)):
-        return faults
-    faults += _kind(model, segment_length)
+        return problems
+    problems += _kind(model, segment_length)
     for name in sorted({*used(model)} & set(LAYERS)):
-        faults += _fields(model, name, segment_length)
-    return faults + _clusters(model) + ([] if faults else _kernels(model))
+        problems += _fields(model, name, segment_length)
+    return problems + _clusters(model) + ([] if problems else _kernels(model))
 
 
-def training_faults(model: Any, segment_length: int) -> list[str]:
-    """What would keep the layers of a faultless `config.model` from learning, in such segments."""
+def training_problems(model: Any, segment_length: int) -> list[str]:
+    """What would keep the layers of a sound `config.model` from learning, in such segments."""
     return [
-        fault
+        problem
         for name in sorted(used(model))
         if (check := LAYERS[name].recipe.check) is not None
-        for fault in under(f'config.model.{name}', check(model[name], model, segment_length))
+        for problem in under(f'config.model.{name}', check(model[name], model, segment_length))
     ]
 
 
 def _stack(model: Any, name: str, registry: Mapping[str, Any]) -> list[str]:
-    """Faults of a stack, such as `attention`: the names of its layers."""
+    """Problems of a stack, such as `attention`: the names of its layers."""
     layers = tuple(model[name])
     if not all(isinstance(layer, str) for layer in layers):
         return [f'config.model.{name} = {layers}: names of layers are needed, one per layer']
-    faults = []
+    problems = []
     if len(layers) != model.num_layers:
         count = min(model.num_layers, SHOWN)
         example = ','.join((layers * count)[:count]) + (',' if count == 1 else '')
         example += f' --config.model.num_layers={count}' if count < model.num_layers else ''
-        faults.append(
+        problems.append(
             f'config.model.{name} = {layers}: one name per layer is needed, {model.num_layers} in all '
             f'(config.model.num_layers); set both, such as --config.model.{name}={example}'
         )
     for layer in sorted(set(layers)):
         if layer not in registry:
             allowed = sorted(filter(None, registry))
-            faults.append(unknown(f'config.model.{name}', layer, allowed))
-    return faults
+            problems.append(unknown(f'config.model.{name}', layer, allowed))
+    return problems
 
 
 def _kind(model: Any, segment_length: int) -> list[str]:
-    """Faults of the kind of model and of its section."""
+    """Problems of the kind of model and of its section."""
     if model.kind not in KINDS:
         return [unknown('config.model.kind', model.kind, sorted(KINDS))]
     kind, where = KINDS[model.kind], f'config.model.{model.kind}'
@@ -105,12 +105,12 @@ def _kind(model: Any, segment_length: int) -> list[str]:
         return [f'{where} is missing: the fields are {", ".join(kind.fields)}']
     of_fields = of_section(model[model.kind], kind.fields)
     if not of_fields and set(model.attention) <= set(ATTENTION):
-        of_fields = kind.faults(model, segment_length)
+        of_fields = kind.check(model, segment_length)
     return under(where, of_fields)
 
 
 def _fields(model: Any, name: str, segment_length: int) -> list[str]:
-    """Faults of the sub-config of the layer type `name`."""
+    """Problems of the sub-config of the layer type `name`."""
     where = f'config.model.{name}'
     if name not in model:
         advice = (
@@ -119,7 +119,7 @@ def _fields(model: Any, name: str, segment_length: int) -> list[str]:
             else f'it needs the fields {", ".join(LAYERS[name].fields())}'
         )
         return [f'{where} is missing, though {name!r} is in the stack of layers; {advice}']
-    return layer_faults(
+    return layer_problems(
         LAYERS[name],
         model[name],
         LAYERS[name].fields(),
@@ -131,18 +131,18 @@ def _fields(model: Any, name: str, segment_length: int) -> list[str]:
 
 
 def _kernels(model: Any) -> list[str]:
-    """Faults of `kernels`, of a stack without other faults."""
+    """Problems of `kernels`, of a stack without other problems."""
     if model.kernels == 'fused' and model.kind != 'language_model':
         return [
             f"config.model.kernels = 'fused': is for the kind 'language_model', not {model.kind!r}; use "
             "'plain'"
         ]
     layers = {name: model[name] for name in used(model) if name in ATTENTION}
-    return under('config.model', kernel_faults(ATTENTION, layers, model))
+    return under('config.model', kernel_problems(ATTENTION, layers, model))
 
 
 def _positions(model: Any, segment_length: int) -> list[str]:
-    """Faults of the table of absolute positions."""
+    """Problems of the table of absolute positions."""
     length = model.num_positions
     if model.positions_restart and not length:
         return [
@@ -169,24 +169,24 @@ def _positions(model: Any, segment_length: int) -> list[str]:
 
 
 def _clusters(model: Any) -> list[str]:
-    """Faults of the adaptive embedding and softmax."""
-    faults, cutoffs = [], tuple(model.cutoffs)
+    """Problems of the adaptive embedding and softmax."""
+    problems, cutoffs = [], tuple(model.cutoffs)
     edges = (0, *cutoffs, model.vocab_size)
     if not all(isinstance(edge, int) for edge in edges):
         return [f'config.model.cutoffs: must be a tuple of ints, got {cutoffs}']
     if any(low >= high for low, high in itertools.pairwise(edges)):
-        faults.append(
+        problems.append(
             f'config.model.cutoffs = {cutoffs}: must rise and lie between 0 and '
             f'vocab_size = {model.vocab_size}'
         )
     if model.div_val < 1 or model.d_embed // model.div_val ** len(cutoffs) < 1:
-        faults.append(
+        problems.append(
             f'config.model.div_val = {model.div_val}: d_embed = {model.d_embed} divided by it '
             f'{len(cutoffs)} times must leave at least 1'
         )
     if len(model.tie_projections) != len(cutoffs) + 1:
-        faults.append(
+        problems.append(
             f'config.model.tie_projections = {tuple(model.tie_projections)}: '
             f'{len(cutoffs) + 1} booleans are needed, one per cluster'
         )
-    return faults
+    return problems

@@ -17,8 +17,8 @@ import ml_collections
 from longmem_jax.config.recipes import holds
 from longmem_jax.config.sections import add, sections
 from longmem_jax.errors import UsageError, nearest
-from longmem_jax.faults import is_possible
 from longmem_jax.memory.registry import ATTENTION
+from longmem_jax.problems import is_possible
 
 BOOLEANS = {'true': True, 't': True, '1': True, 'false': False, 'f': False, '0': False}
 

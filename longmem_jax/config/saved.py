@@ -17,9 +17,9 @@ from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
 from longmem_jax.config.sections import followed, follows, present, sections
 from longmem_jax.errors import UsageError, nearest, say
-from longmem_jax.faults import is_possible
 from longmem_jax.files import write_json
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.problems import is_possible
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.schema import shown
 

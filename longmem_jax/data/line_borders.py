@@ -26,7 +26,7 @@ class _Borders:
         self._rows.append(rows)
         self._number += len(rows)
         if self._number > IN_MEMORY:
-            with stored_files.faults_of(self._path):
+            with stored_files.errors_of(self._path):
                 if self._file is None:
                     self._file = tempfile.TemporaryFile(prefix='longmem_jax_')
                 for rows in self._rows:

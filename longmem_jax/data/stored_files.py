@@ -24,15 +24,15 @@ CHUNK = 1 << 20
 MARK = b'\xef\xbb\xbf'  # a byte-order mark, which some editors write at the begin; it is no text
 SMALL = 64 << 20  # bytes that any file may unpack to
 MOST_TIMES = 250  # its own size: a larger file unpacks to more; texts, to less than 20 times
-FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error)
+ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 
 @contextlib.contextmanager
-def faults_of(path: Path) -> Iterator[None]:
+def errors_of(path: Path) -> Iterator[None]:
     """Turns whatever goes wrong with reading or unpacking a file into a `UsageError` that names it."""
     try:
         yield
-    except FAULTS as error:
+    except ERRORS as error:
         raise UsageError(f'{path}: cannot be read ({error}).') from error
 
 
@@ -50,7 +50,7 @@ def unpacked(path: Path, room: int, where: str) -> Iterator[bytes]:
 
     Raises:
       UsageError: it has more, or is packed as no text is; nothing of more than `room` is unpacked.
-      OSError and others of `FAULTS`: it cannot be read or unpacked.
+      OSError and others of `ERRORS`: it cannot be read or unpacked.
     """
     size, most = 0, max(SMALL, MOST_TIMES * path.stat().st_size)
     with PACKED.get(path.suffix, open)(path, 'rb') as file:
@@ -76,7 +76,7 @@ def read_whole(path: Path) -> bytes:
         'half of the memory of this machine: cut it into files, or read it by lines '
         '(--config.data.documents=line)'
     )
-    with faults_of(path):
+    with errors_of(path):
         return b''.join(unpacked(path, memory(), where)).removeprefix(MARK)
 
 
@@ -114,12 +114,12 @@ class StoredFiles:
 
     def size(self, path: Path) -> int:
         """Unpacked bytes of a file."""
-        with faults_of(path):
+        with errors_of(path):
             return self._unpack(path)[1] if path.suffix in PACKED else path.stat().st_size
 
     def read(self, path: Path, start: int, end: int) -> bytes:
         """The unpacked bytes from `start` to `end`, which the file had when it was opened."""
-        with faults_of(path):
+        with errors_of(path):
             if path.suffix in PACKED:
                 base = self._unpack(path)[0]
                 return self._pread(self._unpacked.fileno(), base + start, end - start)

@@ -225,15 +225,15 @@ class TextFiles:
         """The text of a line of JSON; raises `UsageError` if it has none."""
         try:
             line = json.loads(self._files.read(path, start, end))
-            fault = '' if isinstance(line, dict) else 'not a JSON object'
+            problem = '' if isinstance(line, dict) else 'not a JSON object'
         except (ValueError, RecursionError) as error:
-            line, fault = {}, f'not a JSON object ({error})'
-        text = line.get(self._field) if not fault else None
+            line, problem = {}, f'not a JSON object ({error})'
+        text = line.get(self._field) if not problem else None
         if isinstance(text, str):
             return text.encode('utf-8', 'replace')
-        if not fault:
+        if not problem:
             names = ', '.join(line) or 'none'
             found = f'{nearest(self._field, line)}it has {names}'
-            fault = f'no text in a field {self._field!r} (config.data.text_field); {found}'
+            problem = f'no text in a field {self._field!r} (config.data.text_field); {found}'
         number = 1 + sum(begin < start for begin, _ in self._files.lines(path))
-        raise UsageError(f'{path}, line {number}: {fault}.')
+        raise UsageError(f'{path}, line {number}: {problem}.')

@@ -79,10 +79,10 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
     Raises:
       UsageError: the file cannot be read or is not of this kind.
     """
-    fault = f'config.data.tokenizer.path = {path}: not a {kind} tokenizer'
-    with library_errors(fault):
+    problem = f'config.data.tokenizer.path = {path}: not a {kind} tokenizer'
+    with library_errors(problem):
         if kind == 'characters':
-            return Characters(_characters(_read(path), fault))
+            return Characters(_characters(_read(path), problem))
         if kind == 'words':
             return Words(_words(_read(path)))
         if kind == 'sentencepiece':
@@ -145,11 +145,11 @@ def _growth(rule: dict[str, Any]) -> int:
     return 1
 
 
-def _characters(content: bytes, fault: str) -> list[str]:
+def _characters(content: bytes, problem: str) -> list[str]:
     """The characters of a JSON list, none of them twice: the first of two could never occur."""
-    found = json_file.parse(content, fault)
+    found = json_file.parse(content, problem)
     one = schema.text('(?s:.)', 'one character')
-    schema.require(found, schema.items(one, least=1), fault)
+    schema.require(found, schema.items(one, least=1), problem)
     _require_once(found)
     return found
 

@@ -99,7 +99,7 @@ def begin(store: Any, number: int, count: int) -> None:
 
 
 def ended(what: str, code: int) -> None:
-    """Ends this process of several after a fault, and the others.
+    """Ends this process of several after a problem, and the others.
 
     Does nothing in a single process. `what` is a sentence that says why.
     """

@@ -24,8 +24,8 @@ from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices import lost
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import differing
 from longmem_jax.files import temporary
+from longmem_jax.problems import differing
 
 T = TypeVar('T')
 
@@ -159,7 +159,7 @@ def require_same(facts: dict[str, Any], what: str = 'settings', remedy: str = SE
     ]
     if found:
         store.key_value_set(_own(key), json.dumps(found[:SHOWN]))
-    if lines := _faults(key):
+    if lines := _problems(key):
         raise UsageError(
             f'the processes of this run were not started with the same {what}:\n  '
             + '\n  '.join(lines[:SHOWN])
@@ -168,15 +168,15 @@ def require_same(facts: dict[str, Any], what: str = 'settings', remedy: str = SE
 
 
 def _own(key: str) -> str:
-    """Where this process tells its faults."""
-    return f'{key}/faults/{jax.process_index():06}'
+    """Where this process tells its problems."""
+    return f'{key}/problems/{jax.process_index():06}'
 
 
-def _faults(key: str) -> list[str]:
-    """The faults that any process has told, when all of them have come here."""
+def _problems(key: str) -> list[str]:
+    """The problems that any process has told, when all of them have come here."""
     with _in_time('another process of this run', TOGETHER):
         _store().wait_at_barrier(f'{key}/compared', TOGETHER)
-    told = sorted(_store().key_value_dir_get(f'{key}/faults'))
+    told = sorted(_store().key_value_dir_get(f'{key}/problems'))
     return [line for _, content in told for line in json.loads(content)]
 
 
@@ -198,7 +198,7 @@ def require_shared(folder: Path) -> None:
         elif (name := _told(f'{key}/name', TOGETHER)) and not _appears(folder / name):
             where = f'process {jax.process_index()} on {socket.gethostname()}: {folder.absolute()}'
             _store().key_value_set(_own(key), json.dumps([where]))
-        lines = _faults(key)
+        lines = _problems(key)
     if lines:
         raise UsageError(
             f'--workdir={folder}: process 0 does not share this folder with\n  '
@@ -226,8 +226,8 @@ def one_first(work: Callable[[], T]) -> T:
         return work()
     store, key = _store(), f'longmem_jax/{next(_numbers)}/done'
     if jax.process_index():
-        if fault := _told(key, WORK):
-            raise UsageError(f'process 0 failed: {fault}')
+        if problem := _told(key, WORK):
+            raise UsageError(f'process 0 failed: {problem}')
         return work()
     try:
         result = work()

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.errors import UsageError
+from longmem_jax.segment import Tree
 
 MESH_AXES = ('data', 'fsdp', 'tensor', 'memory')
 
@@ -143,7 +144,7 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
     Raises:
       UsageError: mesh axes that do not divide a dimension; the message names all of them.
     """
-    faults = []
+    problems = []
 
     def shard(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not isinstance(leaf, nn.LogicallyPartitioned):
@@ -155,7 +156,7 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
         for name, size in zip(names, shape, strict=True):
             shards = num_shards(mesh, name) if name else 1
             if size % shards:
-                faults.append(
+                problems.append(
                     f'{jax.tree_util.keystr(path)} {shape}: axis {name!r} of {size} does not '
                     f'divide into {shards} shards (config.mesh)'
                 )
@@ -163,8 +164,8 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
 
     is_box = lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)  # noqa: E731
     shardings = jax.tree_util.tree_map_with_path(shard, boxed, is_leaf=is_box)
-    if faults:
-        raise UsageError('These parameters cannot be sharded:\n  ' + '\n  '.join(faults))
+    if problems:
+        raise UsageError('These parameters cannot be sharded:\n  ' + '\n  '.join(problems))
     return shardings
 
 
@@ -205,7 +206,7 @@ def own_lanes(mesh: Mesh, num_lanes: int) -> range:
     return range(lanes[0], lanes[-1] + 1)
 
 
-def from_processes(mesh: Mesh, tree: Any, axis: int) -> Any:
+def from_processes(mesh: Mesh, tree: Tree, axis: int) -> Tree:
     """Global arrays from the lanes of each process (numpy arrays with lanes on `axis`)."""
     sharding = lanes_sharding(mesh, axis)
     return jax.tree.map(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention.rules import NEVER
+from longmem_jax.segment import Tree
 
 StepFunction = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
 
@@ -49,18 +50,18 @@ class _Settings:
         return log / jnp.asarray(length, jnp.float32) ** self.length_penalty
 
 
-def _pick(tree: Any, index: jax.Array) -> Any:
+def _pick(tree: Tree, index: jax.Array) -> Tree:
     """Entries `index` [batch, n] of every leaf [batch, m, ...]."""
     pick = jax.vmap(lambda entries, chosen: entries[chosen])
     return jax.tree.map(lambda leaf: pick(leaf, index), tree)
 
 
-def _fold(tree: Any, batch: int, beams: int) -> Any:
+def _fold(tree: Tree, batch: int, beams: int) -> Tree:
     """[batch * beams, ...] to [batch, beams, ...]."""
     return jax.tree.map(lambda leaf: leaf.reshape(batch, beams, *leaf.shape[1:]), tree)
 
 
-def _flat(tree: Any) -> Any:
+def _flat(tree: Tree) -> Tree:
     """[batch, beams, ...] to [batch * beams, ...]."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 

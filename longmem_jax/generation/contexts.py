@@ -19,7 +19,7 @@ from longmem_jax.devices.sharding import from_processes, memory_shardings, own_l
 from longmem_jax.generation import cache
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
-from longmem_jax.segment import Leaf, Segment, read_segments
+from longmem_jax.segment import Leaf, Segment, Tree, read_segments
 
 SEGMENTS_PER_STEP = 8
 
@@ -158,7 +158,7 @@ class ContextReader:
         index[: len(lanes)] = lanes
         return self._take(states, index)
 
-    def to_devices(self, tree: Any) -> Any:
+    def to_devices(self, tree: Tree) -> Tree:
         """Arrays on the devices, from numpy arrays with lanes on axis 1."""
         return from_processes(self.mesh, tree, 1)
 

@@ -72,7 +72,7 @@ class ChatTemplate:
         """Compiles `source`.
 
         Raises:
-          UsageError: no jinja2, or a template with a fault.
+          UsageError: no jinja2, or a template with a problem.
         """
         self.where, self.special = where, dict(special)
         environment, self._errors = _environment()

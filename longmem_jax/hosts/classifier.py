@@ -16,13 +16,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.faults import at_least, between, of_section
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.layers import initializers
 from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.memory_tokens.tokens import LearnedTokens
 from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, token_std
+from longmem_jax.problems import at_least, between, of_section
 from longmem_jax.segment import NOTHING, Aux, Segment, no_aux, of_second
 
 FIELDS = {'classes': int, 'by_choice': bool, 'num_tokens': int, 'dropout': float}
@@ -35,8 +35,8 @@ def num_texts(fields: Any) -> int:
     return fields['classes'] if fields['by_choice'] else 1
 
 
-def faults(model: Any, segment_length: int) -> list[str]:
-    """Faults of `config.model.classifier`, and of fields that its encoder would ignore."""
+def check(model: Any, segment_length: int) -> list[str]:
+    """Problems of `config.model.classifier`, and of fields that its encoder would ignore."""
     fields = model.classifier
     problems = at_least(fields, 2, 'classes') + between(fields, 0, 1, 'dropout', ends='[)')
     if 'text_encoder' not in model or of_section(
@@ -148,7 +148,7 @@ class Classifier(nn.Module):
 KIND = Kind(
     Classifier,
     FIELDS,
-    faults,
+    check,
     lengths={'num_tokens': '+ memory tokens '},
     growing=('memory_tokens/tokens',),
     reads='classes',

@@ -57,9 +57,9 @@ def use_encoder(
     """
     data, dtype, given = config.data, config.model.dtype, shape
     read = CLASS_SETS[data.source]
-    faults = read.check(data.task)
-    if faults:
-        raise UsageError('; '.join(f'config.data.task.{fault}' for fault in faults) + '.')
+    problems = read.check(data.task)
+    if problems:
+        raise UsageError('; '.join(f'config.data.task.{problem}' for problem in problems) + '.')
     if source:
         host = encoder_of(
             config,

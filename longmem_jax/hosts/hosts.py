@@ -26,7 +26,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax.config.base import base
-from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.model_checks import model_problems
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, say
 from longmem_jax.hosts import model_fields, tables
@@ -164,11 +164,11 @@ def _with_memory(given: Mapping[str, Any], name: str) -> tuple[Any, int]:
         raise UsageError(f'{name}: longmem.model has {some(unknown)}: not fields.')
     try:
         model.update(_tuples(fields))
-        faults = model_faults(model, length)
+        problems = model_problems(model, length)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise UsageError(f'{name}: longmem.model cannot be read ({error}).') from error
-    if faults:
-        raise UsageError(f'{name}: longmem.model has faults:\n  ' + '\n  '.join(faults))
+    if problems:
+        raise UsageError(f'{name}: longmem.model has problems:\n  ' + '\n  '.join(problems))
     return model, length
 
 
@@ -261,7 +261,7 @@ def _sources(
     """Where every parameter that the files have is, and the tensors that `wanted` has no use for."""
     own = shapes(make(host.plain, 1))
     found: dict[str, Source] = {}
-    known, missing, ignored, faults = set(), [], [], []
+    known, missing, ignored, problems = set(), [], [], []
     for row in rows_of(host.family, host.plain.num_layers):
         name = host.name_of(row)
         if row.ours[0] not in own:
@@ -278,12 +278,12 @@ def _sources(
         whole = (len(row.ours), *shape) if len(row.ours) > 1 else shape
         theirs = pattern(row.layout).their_shape(whole)
         if host.files.shapes[name] != theirs:
-            faults.append(f'{name} is {host.files.shapes[name]}, by config.json {theirs}')
+            problems.append(f'{name} is {host.files.shapes[name]}, by config.json {theirs}')
         elif not needed:
             ignored.append(name)
         for number, path in enumerate(row.ours):
             if path in wanted and tuple(wanted[path].shape) != shape:
-                faults.append(f'{name} gives {path} {shape}, this model has {wanted[path].shape}')
+                problems.append(f'{name} gives {path} {shape}, this model has {wanted[path].shape}')
             elif path in wanted:
                 found[path] = (name, number if len(row.ours) > 1 else -1, row.layout, whole)
     for name in set(host.files.shapes) - known:
@@ -294,7 +294,7 @@ def _sources(
         if path not in wanted:
             ignored.append(name)
         elif tuple(wanted[path].shape) != host.files.shapes[name]:
-            faults.append(f'{name} is {host.files.shapes[name]}, not {wanted[path].shape}')
+            problems.append(f'{name} is {host.files.shapes[name]}, not {wanted[path].shape}')
         else:
             axes = ' '.join(f'a{i}' for i in range(len(wanted[path].shape)))
             found[path] = (name, -1, f'{axes} -> {axes}', tuple(wanted[path].shape))
@@ -303,11 +303,11 @@ def _sources(
         buffer = any(re.fullmatch(which, name) for which in host.family.ignored)
         (ignored if buffer else unknown).append(name)
     if missing:
-        faults.append(f'missing are {some(missing)}')
+        problems.append(f'missing are {some(missing)}')
     if unknown:
-        faults.append(f'not of this model are {some(unknown)}')
-    if faults:
-        raise UsageError(f'{host.folder}: the tensors do not fit: {"; ".join(faults)}.')
+        problems.append(f'not of this model are {some(unknown)}')
+    if problems:
+        raise UsageError(f'{host.folder}: the tensors do not fit: {"; ".join(problems)}.')
     return found, ignored
 
 

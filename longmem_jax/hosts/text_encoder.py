@@ -21,8 +21,8 @@ from longmem_jax.models.stack import init_std, make_embedding, make_settings, ra
 FIELDS: dict[str, Any] = {'token_types': (2, 2**16), 'pooler': bool}
 
 
-def faults(model: Any, segment_length: int) -> list[str]:
-    """Faults of a `config.model` of the kind 'text_encoder', whose longest text is a segment."""
+def check(model: Any, segment_length: int) -> list[str]:
+    """Problems of a `config.model` of the kind 'text_encoder', whose longest text is a segment."""
     found = []
     if not model.text_encoder.pooler:
         found.append('pooler = False: must be True, its vector is that of a text')
@@ -144,4 +144,4 @@ class TextEncoder(nn.Module):
         return self(zeros, zeros == 0, zeros, train=False)
 
 
-KIND = Kind(of_texts, FIELDS, faults, reads='rows', own_positions=True)
+KIND = Kind(of_texts, FIELDS, check, reads='rows', own_positions=True)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
-from longmem_jax.contract import Entry, LayerType, ModelSettings, NoState
-from longmem_jax.faults import one_of
+from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings, NoState
 from longmem_jax.layers import initializers, rows_product
+from longmem_jax.problems import one_of
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[jax.Array], jax.Array], bool]] = {
 }
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that the activation is known."""
     return one_of(fields, activation=ACTIVATIONS)
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from longmem_jax.errors import UsageError
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.segment import Tree
 
 NAME = 'lora'
 
@@ -125,7 +126,7 @@ def add(
     return flax.traverse_util.unflatten_dict(flat, sep='/')
 
 
-def merged(params: Any) -> Any:
+def merged(params: Tree) -> Tree:
     """Parameters of the model without low-rank parts that computes the same: kernel + scale A B.
 
     Args:

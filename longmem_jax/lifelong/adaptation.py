@@ -47,7 +47,7 @@ class Adaptation(NamedTuple):
     first_order: bool = False
 
 
-def adapted_fault(adapted: Any) -> str:
+def adapted_problem(adapted: Any) -> str:
     """What is wrong with the field `adapted`; '' = nothing."""
     if adapted in ('all', 'head') or re.fullmatch(r'last:[1-9]\d*', str(adapted)):
         return ''
@@ -283,8 +283,8 @@ def meta_gradient(
         there
     )  # not the copies in the last chunk
     keys = None if dropout is None else jax.random.split(dropout, len(there))
-    *chunks, really = split((rows, numbers, found, keys, there), size)
-    chunks = (*chunks, really & filled.reshape(really.shape))
+    *parts, really = split((rows, numbers, found, keys, there), size)
+    chunks = (*parts, really & filled.reshape(really.shape))
     gradients, aux = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), chunks)
     losses, scores = unsplit(aux, len(there))
     count = jnp.maximum(there.sum(), 1)

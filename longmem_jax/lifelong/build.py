@@ -185,8 +185,8 @@ class Built:
         fields = self.config.lifelong[name].copy_and_resolve_references()
         if 'capacity' in fields:
             fields.capacity = min(fields.capacity, rows)
-        if faults := METHODS[name].faults(fields):
-            raise UsageError(f'A stream of {rows:,} rows: config.lifelong.{name}.{faults[0]}.')
+        if problems := METHODS[name].check(fields):
+            raise UsageError(f'A stream of {rows:,} rows: config.lifelong.{name}.{problems[0]}.')
         return fields
 
     @functools.cached_property

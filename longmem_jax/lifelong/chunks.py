@@ -6,8 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.segment import Tree
 
-def split(tree: Any, size: int) -> Any:
+
+def split(tree: Tree, size: int) -> Tree:
     """Leaves [n, ...] as [chunks, size, ...]; the last chunk is filled with copies of the first row.
 
     `size` is at least 1; n is at least 1.
@@ -22,7 +24,7 @@ def split(tree: Any, size: int) -> Any:
     return jax.tree.map(cut, tree)
 
 
-def unsplit(tree: Any, number: int) -> Any:
+def unsplit(tree: Tree, number: int) -> Tree:
     """Leaves [chunks, size, ...] as [number, ...]: undoes `split`."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], tree)
 

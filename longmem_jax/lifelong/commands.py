@@ -27,7 +27,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     """Learns the stream, from the newest checkpoint of the workdir if any.
 
     Raises:
-      UsageError: faults of the configuration or of the data, or the workdir belongs to another run.
+      UsageError: problems of the configuration or of the data, or the workdir belongs to another run.
     """
     workdir, log_every = experiment.workdir, experiment.config.train.log_every
     built = _built(experiment, Progress(0, log_every=log_every))

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import optax
 
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import above, at_least, between
 from longmem_jax.lifelong import episodic, schedule
 from longmem_jax.lifelong.learner import Learner, LearnerState, Metrics
 from longmem_jax.lifelong.meta_gradient import (
@@ -31,6 +30,7 @@ from longmem_jax.lifelong.meta_gradient import (
 )
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows, take
+from longmem_jax.problems import above, at_least, between
 from longmem_jax.training.step import all_finite, keep_finite
 
 # The paper's values for text classification; for relations, a batch is 4 rows, `replay_every` 1,600.
@@ -65,13 +65,13 @@ def released() -> dict[str, dict[str, Any]]:
     )
 
 
-def faults(settings: Any) -> list[str]:
-    """Faults of settings that have the fields of `SETTINGS`."""
+def check(settings: Any) -> list[str]:
+    """Problems of settings that have the fields of `SETTINGS`."""
     found = at_least(settings, 1, 'updates') + above(settings, 0, 'inner_rate')
     found += between(settings, 0, 1, 'write_rate') + at_least(settings, 0, 'capacity')
     found += at_least(settings, -1, 'adapt_steps')
     if settings['replay']:
-        found += schedule.faults(settings['replay_every'], settings['replay_rate'])
+        found += schedule.check(settings['replay_every'], settings['replay_rate'])
     return found
 
 

@@ -66,7 +66,7 @@ class Method(NamedTuple):
 
     Attributes:
       settings: fields of `config.lifelong.METHOD` with the paper's values.
-      faults: `(settings) -> texts`, each beginning with the name of a field.
+      check: `(settings) -> texts`, each beginning with the name of a field.
       make: `(network, settings, optimizer, batch) -> Learner`: `optimizer` of optax for all parameters,
         `batch` the rows of one step of it.
       parameters: `(network, settings, key) -> parameters` that the optimizer is of, at the start; those
@@ -74,7 +74,7 @@ class Method(NamedTuple):
     """
 
     settings: dict[str, Any]
-    faults: Callable[[Any], list[str]]
+    check: Callable[[Any], list[str]]
     make: Callable[[Any, Any, Any, int], Learner]
     parameters: Callable[[Any, Any, jax.Array], Any] = lambda network, settings, key: network.init(
         key

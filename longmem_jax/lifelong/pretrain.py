@@ -24,11 +24,11 @@ from longmem_jax.data.learn_tokenizer import MARKS, learn
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import FromJson
 from longmem_jax.errors import UsageError, say
-from longmem_jax.faults import of_section
 from longmem_jax.hosts import export
 from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.texts import Marked, Texts
 from longmem_jax.lifelong.rows import Inputs, inputs
+from longmem_jax.problems import of_section
 from longmem_jax.training.step import all_finite, keep_finite
 
 SETTINGS = dict(
@@ -89,8 +89,8 @@ class Masked(NamedTuple):
     there: jax.Array
 
 
-def faults(settings: Mapping[str, Any]) -> list[str]:
-    """Faults of the settings, each beginning with the name of a field."""
+def check(settings: Mapping[str, Any]) -> list[str]:
+    """Problems of the settings, each beginning with the name of a field."""
     return of_section(settings, FIELDS)
 
 
@@ -274,9 +274,9 @@ def pretrain(
     names of the files.
 
     Raises:
-      UsageError: faulty settings, a folder with files, or no texts.
+      UsageError: wrong settings, a folder with files, or no texts.
     """
-    if problems := faults(settings):
+    if problems := check(settings):
         raise UsageError('; '.join(problems) + '.')
     target = Path(folder).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

@@ -22,7 +22,7 @@ def run(config: Any, folder: str, *, steps: int, batch: int) -> list[str]:
     Returns the names of the files.
 
     Raises:
-      UsageError: faults of the configuration, no folder, or as `pretrain.pretrain`.
+      UsageError: problems of the configuration, no folder, or as `pretrain.pretrain`.
     """
     if not folder:
         raise UsageError('--folder= is missing: where the encoder is written.')

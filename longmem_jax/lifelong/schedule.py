@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import at_least, between
+from longmem_jax.problems import at_least, between
 
 
 class Sparse(NamedTuple):
@@ -23,8 +23,8 @@ class Sparse(NamedTuple):
     rate: float
 
 
-def faults(every: int, rate: float) -> list[str]:
-    """Faults of the fields `replay_every` and `replay_rate` of a method's settings."""
+def check(every: int, rate: float) -> list[str]:
+    """Problems of the fields `replay_every` and `replay_rate` of a method's settings."""
     fields = dict(replay_every=every, replay_rate=rate)
     return at_least(fields, 1, 'replay_every') + between(fields, 0, 1, 'replay_rate', ends='(]')
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from longmem_jax.config.checks import prng_faults
+from longmem_jax.config.checks import prng_problems
 
 
 def section(config: Any) -> None:
@@ -21,10 +21,10 @@ def section(config: Any) -> None:
 
 
 def check(config: Any) -> list[str]:
-    """Faults of a lifelong learner's model; the rest is checked where it is built."""
+    """Problems of a lifelong learner's model; the rest is checked where it is built."""
     method = config.lifelong.method if 'lifelong' in config else 'none'
     if (method != 'none') == (config.model.kind == 'text_encoder'):
-        return prng_faults(config, 'lifelong learners') if method != 'none' else []
+        return prng_problems(config, 'lifelong learners') if method != 'none' else []
     return [
         f'config.lifelong.method = {method!r}, config.model.kind = {config.model.kind!r}: a lifelong '
         "learner and 'text_encoder' belong together; begin with configs/lifelong_classification.py"

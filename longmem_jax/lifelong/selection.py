@@ -14,10 +14,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.faults import above, between, one_of
 from longmem_jax.lifelong import episodic, steps
 from longmem_jax.lifelong.learner import LearnerState
 from longmem_jax.lifelong.network import Network
+from longmem_jax.problems import above, between, one_of
 
 RULES = ('random', 'diverse', 'uncertain', 'forgettable')
 SIGNS = ('text', 'printed')
@@ -27,8 +27,8 @@ MEMORY = 0.01  # weight of a new score in their running mean and spread
 SETTINGS = dict(write='random', write_rate=1.0, write_beta=10.0, write_sign='text')
 
 
-def faults(settings: Any) -> list[str]:
-    """Faults of the fields of `SETTINGS`.
+def check(settings: Any) -> list[str]:
+    """Problems of the fields of `SETTINGS`.
 
     `write`: one of `RULES`. `write_rate`: share of the rows that are written. `write_beta`: scale of
     the squared distances of 'diverse'; the larger, the more is left to chance. `write_sign`: 'text'

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.faults import at_least, one_of, require_none, under
 from longmem_jax.hosts import model_fields
 from longmem_jax.hosts.classifiers import BERT_BASE, encoder_of
 from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.registry import LABELLED
 from longmem_jax.lifelong.methods.registry import METHODS
+from longmem_jax.problems import at_least, one_of, require_none, under
 
 NONE = 'none'
 TASKS, JOINT = 'tasks', 'joint'
@@ -63,14 +63,14 @@ def use_encoder(
     config.train.loss_weights, config.evaluate.model = {}, {}
 
 
-def find_faults(config: Any) -> list[str]:
-    """Faults of the stream and of the method of a configuration for lifelong learning."""
+def find_problems(config: Any) -> list[str]:
+    """Problems of the stream and of the method of a configuration for lifelong learning."""
     settings, data = config.lifelong, config.data
     if data.source not in LABELLED:
         return [unknown('config.data.source', data.source, sorted(LABELLED))]
     labelled = LABELLED[data.source]
-    faults = under('config.data.task', labelled.faults(data.task))
-    faults = faults or _too_long(config)
+    problems = under('config.data.task', labelled.check(data.task))
+    problems = problems or _too_long(config)
     wrong = one_of(settings, method=METHODS, measure=MEASURED)
     wrong += at_least(settings, 1, 'epochs', 'draws') + at_least(settings, 0, 'first_rows')
     if labelled.orders and settings.order not in labelled.orders:
@@ -93,12 +93,12 @@ def find_faults(config: Any) -> list[str]:
         if set(given) != set(known):
             wrong.append(f'{settings.method}: the fields are {", ".join(known)}')
         else:
-            wrong += under(settings.method, method.faults(given))
-    return faults + under('config.lifelong', wrong)
+            wrong += under(settings.method, method.check(given))
+    return problems + under('config.lifelong', wrong)
 
 
 def _too_long(config: Any) -> list[str]:
-    """The fault of rows that are longer than what the encoder has positions for."""
+    """The problem of rows that are longer than what the encoder has positions for."""
     asked, most = config.data.task.max_length, config.train.segment_length
     positions = config.model.num_positions or most
     if asked <= min(most, positions):
@@ -110,5 +110,5 @@ def _too_long(config: Any) -> list[str]:
 
 
 def require(config: Any) -> None:
-    """Raises one `UsageError` with all faults."""
-    require_none(find_faults(config))
+    """Raises one `UsageError` with all problems."""
+    require_none(find_problems(config))

@@ -9,12 +9,12 @@ import flax.struct
 import jax
 
 from longmem_jax.around import Run
-from longmem_jax.contract import Entry, ModelSettings, identity
+from longmem_jax.contract import Entry, Fields, ModelSettings, identity
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, State, merge_aux
 
 
-def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> Any:
+def module(name: str, settings: ModelSettings, fields: Fields, **given: Any) -> Any:
     """The module of the registry's `name`, for use outside of this library's models."""
     entry = LAYERS[name]
     shared = entry.layer.shared(fields) if entry.layer.shared else None
@@ -103,7 +103,7 @@ class Surrounded(nn.Module):
         return out - x, state, merge_aux(auxes)
 
 
-def apart(entry: Entry, fields: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+def apart(entry: Entry, fields: Fields) -> tuple[dict[str, Any], ...]:
     """The fields of each of `parts_of`, which have no names in common."""
     return tuple({name: fields[name] for name in part.fields()} for part in parts_of(entry))
 

@@ -1,13 +1,13 @@
-"""Faults of one layer and of its sizes: the same rules for a config and for a layer by itself."""
+"""Problems of one layer and of its sizes: the same rules for a config and for a layer by itself."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.attention.relative_position import POSITIONS
-from longmem_jax.contract import BIASES, INITS, KERNELS, Entry
-from longmem_jax.faults import above, at_least, at_most, between, of_section, one_of
+from longmem_jax.contract import BIASES, INITS, KERNELS, Entry, Fields
 from longmem_jax.layers import norms
 from longmem_jax.layers.positions import SCALINGS, rotated_width
+from longmem_jax.problems import above, at_least, at_most, between, of_section, one_of
 
 # Larger ones are slips, or of a file that would take all memory: before anything is compiled there are
 # lists of that many layers.
@@ -22,29 +22,33 @@ LONGEST_SEGMENT = 1 << 26  # tokens
 DTYPES = ('float32', 'bfloat16', 'float64')
 
 
-def size_faults(model: Any) -> list[str]:
-    """Faults of the attributes of `contract.ModelSettings`.
+def size_problems(model: Any) -> list[str]:
+    """Problems of the attributes of `contract.ModelSettings`.
 
     Args:
       model: a mapping of them, such as `config.model`.
     """
-    faults = at_least(model, 1, 'num_layers', 'd_model', 'num_heads', 'head_dim', 'd_feed_forward')
-    faults += at_most(model, MOST)
-    faults += one_of(model, attention_bias=BIASES, dtype=DTYPES, init=INITS, kernels=KERNELS)
+    problems = at_least(
+        model, 1, 'num_layers', 'd_model', 'num_heads', 'head_dim', 'd_feed_forward'
+    )
+    problems += at_most(model, MOST)
+    problems += one_of(model, attention_bias=BIASES, dtype=DTYPES, init=INITS, kernels=KERNELS)
     if model['kernels'] == 'fused' and model['dtype'] == 'float64':
-        faults.append(
+        problems.append(
             "kernels = 'fused': has no float64; use dtype='bfloat16' or 'float32', or 'plain'"
         )
-    faults += one_of(model, head_norm=('none', *norms.KINDS))
-    faults += above(model, 0, 'norm_epsilon') + at_least(model, 0, 'init_std')
+    problems += one_of(model, head_norm=('none', *norms.KINDS))
+    problems += above(model, 0, 'norm_epsilon') + at_least(model, 0, 'init_std')
     return (
-        faults + _key_heads(model) + between(model, 0, 1, 'dropout', 'attention_dropout', ends='[)')
+        problems
+        + _key_heads(model)
+        + between(model, 0, 1, 'dropout', 'attention_dropout', ends='[)')
     )
 
 
-def layer_faults(
+def layer_problems(
     entry: Entry,
-    fields: Any,
+    fields: Fields,
     wanted: dict[str, Any],
     model: Any,
     segment_length: int,
@@ -52,81 +56,83 @@ def layer_faults(
     where: str = '',
     where_model: str = '',
 ) -> list[str]:
-    """Faults of the fields of one layer, for segments of a given length.
+    """Problems of the fields of one layer, for segments of a given length.
 
     Args:
       entry: the layer.
       fields: its sub-config.
       wanted: names and types that `fields` must have.
-      model: the sizes, as for `size_faults`; names are attributes too.
+      model: the sizes, as for `size_problems`; names are attributes too.
       segment_length: tokens per segment.
       where, where_model: paths of both sections for the messages, with a dot at the end.
     """
-    faults = of_section(fields, wanted)
-    if not faults and 'position' in wanted:
-        faults = one_of(fields, position=POSITIONS)
+    problems = of_section(fields, wanted)
+    if not problems and 'position' in wanted:
+        problems = one_of(fields, position=POSITIONS)
         if fields['position'] == 'rotary' and (rotary := _rotary(model)):
-            return [where_model + fault for fault in rotary]
-    if not faults and entry.layer.check is not None:
-        faults = entry.layer.check(fields, model, segment_length)
-    return [where + fault for fault in faults]
+            return [where_model + problem for problem in rotary]
+    if not problems and entry.layer.check is not None:
+        problems = entry.layer.check(fields, model, segment_length)
+    return [where + problem for problem in problems]
 
 
-def kernel_faults(attention: Mapping[str, Entry], used: Mapping[str, Any], model: Any) -> list[str]:
-    """Faults of `kernels`.
+def kernel_problems(
+    attention: Mapping[str, Entry], used: Mapping[str, Any], model: Any
+) -> list[str]:
+    """Problems of `kernels`.
 
     Args:
       attention: all attention layers, by name.
-      used: sub-configs, without faults, of those that the model has.
-      model: as for `size_faults`.
+      used: sub-configs, without problems, of those that the model has.
+      model: as for `size_problems`.
     """
     if model['kernels'] != 'fused':
         return []
-    faults = []
+    problems = []
     for name, fields in used.items():
         entry = attention[name]
         if entry.layer.fused is None:
             able = ', '.join(sorted(n for n, e in attention.items() if e.layer.fused is not None))
-            faults.append(
+            problems.append(
                 f"kernels = 'fused': {name!r} has no fused kernel, those that have are {able}; use "
                 "'plain'"
             )
-        elif fault := entry.layer.fused(fields):
-            faults.append(f"kernels = 'fused': {name}.{fault}; use 'plain'")
-    return faults
+        elif problem := entry.layer.fused(fields):
+            problems.append(f"kernels = 'fused': {name}.{problem}; use 'plain'")
+    return problems
 
 
 def _rotary(model: Any) -> list[str]:
-    """Faults of rotary positions."""
-    faults = above(model, 1, 'rotary_base') + _rotary_scaling(model)
+    """Problems of rotary positions."""
+    problems = above(model, 1, 'rotary_base') + _rotary_scaling(model)
     share, head_dim = model['rotary_share'], model['head_dim']
     if not 0 < share <= 1:
-        return [*faults, *between(model, 0, 1, 'rotary_share', ends='(]')]
+        return [*problems, *between(model, 0, 1, 'rotary_share', ends='(]')]
     width = rotated_width(head_dim, share)
     if (width % 2 or not width) and share == 1:
-        faults.append(f'head_dim = {head_dim}: rotary needs an even number')
+        problems.append(f'head_dim = {head_dim}: rotary needs an even number')
     elif width % 2 or not width:
-        faults.append(
+        problems.append(
             f'rotary_share = {share}: of head_dim = {head_dim} it rotates {width} dimensions; an even '
             'number from 2 is needed'
         )
-    return faults
+    return problems
 
 
 def _rotary_scaling(model: Any) -> list[str]:
-    """Faults of the scaling of rotary positions."""
-    faults = one_of(model, rotary_scaling=SCALINGS) + at_least(model, 1, 'rotary_factor')
-    faults += above(model, 0, 'rotary_gain')
+    """Problems of the scaling of rotary positions."""
+    problems = one_of(model, rotary_scaling=SCALINGS) + at_least(model, 1, 'rotary_factor')
+    problems += above(model, 0, 'rotary_gain')
     if model['rotary_scaling'] in ('llama3', 'yarn'):
-        faults += at_least(model, 1, 'rotary_original')
+        problems += at_least(model, 1, 'rotary_original')
         bands = tuple(model['rotary_bands'])
         if len(bands) != 2 or not 0 < bands[0] < bands[1]:
-            faults.append(f'rotary_bands = {bands}: two rising numbers above 0 are needed')
-    return faults
+            problems.append(f'rotary_bands = {bands}: two rising numbers above 0 are needed')
+    return problems
 
 
 def _key_heads(model: Any) -> list[str]:
-    """Faults of the heads of keys and values."""
+    """Problems of the heads of keys and values."""
     heads = model['num_kv_heads']
     if heads < 0 or (heads and model['num_heads'] % heads):
         return [

@@ -24,9 +24,9 @@ from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.attention.window import push
-from longmem_jax.contract import Entry, LayerType, ModelSettings
-from longmem_jax.faults import at_least
+from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers.projections import Projections
+from longmem_jax.problems import at_least
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
@@ -59,7 +59,7 @@ class FullCache(flax.struct.PyTreeNode):
     count: jax.Array
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that tokens see at least one token before them."""
     return at_least(fields, 2, 'window')
 
@@ -191,7 +191,7 @@ ENTRY = Entry(
         FullAttention,
         check=check,
         reach=lambda fields, segment: fields['window'] - 1,
-        fused=fused_rules.position_fault,
+        fused=fused_rules.position_problem,
         context=lambda fields: fields['window'],
     ),
     view=View(

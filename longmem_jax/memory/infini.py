@@ -22,6 +22,7 @@ from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.contract import (
     FIRST_GATE_IN_HOST,
     Entry,
+    Fields,
     Graft,
     LayerType,
     ModelSettings,
@@ -29,9 +30,9 @@ from longmem_jax.contract import (
     Recipes,
     Scale,
 )
-from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, initializers
 from longmem_jax.layers.projections import Projections
+from longmem_jax.problems import above, at_least, one_of
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
 from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window
 
@@ -63,9 +64,9 @@ class InfiniCache(flax.struct.PyTreeNode):
     state: InfiniState
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that features, rule and normalizer fit together."""
-    faults = one_of(
+    problems = one_of(
         fields,
         position=[kind for kind in POSITIONS if kind != 'transformer_xl'],
         features=associative.FEATURES,
@@ -73,19 +74,21 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
         normalizer=associative.NORMALIZERS,
         guard=associative.GUARDS,
     )
-    faults += above(fields, 0, 'epsilon') + at_least(fields, 0, 'gate_std')
-    if faults:
-        return faults
+    problems += above(fields, 0, 'epsilon') + at_least(fields, 0, 'gate_std')
+    if problems:
+        return problems
     if fields['rotate_memory'] and fields['position'] != 'rotary':
-        faults.append(f"rotate_memory = True: needs position='rotary', not {fields['position']!r}")
+        problems.append(
+            f"rotate_memory = True: needs position='rotary', not {fields['position']!r}"
+        )
     if fields['normalizer'] == 'sum' and not associative.FEATURES[fields['features']][1]:
-        faults.append(
+        problems.append(
             f'features = {fields["features"]!r}: they are signed, so their sum cannot normalise; use '
             "normalizer='none' or positive features"
         )
     if fields['rule'] == 'delta_sequential' and fields['normalizer'] != 'none':
-        faults.append("rule = 'delta_sequential': needs normalizer='none'")
-    return faults
+        problems.append("rule = 'delta_sequential': needs normalizer='none'")
+    return problems
 
 
 class InfiniAttention(nn.Module):
@@ -268,7 +271,7 @@ def series(seen: Seen) -> Series:
 
 ENTRY = Entry(
     name='infini',
-    layer=LayerType(InfiniAttention, check=check, fused=fused_rules.position_fault),
+    layer=LayerType(InfiniAttention, check=check, fused=fused_rules.position_problem),
     recipe=Recipes({'infini': recipe}),
     graft=Graft(
         lambda scale, position: dict(

@@ -79,7 +79,7 @@ def recipe(scale: Scale) -> Recipe:
 
 ENTRY = Entry(
     name='local',
-    layer=LayerType(Local, reach=lambda fields, segment: 0, fused=fused_rules.position_fault),
+    layer=LayerType(Local, reach=lambda fields, segment: 0, fused=fused_rules.position_problem),
     recipe=Recipes({'local': recipe}),
     graft=Graft(
         fields=lambda scale, position: dict(position=position),

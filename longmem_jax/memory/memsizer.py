@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory
-from longmem_jax.contract import Graft, ModelSettings, Recipe, Recipes, Scale
+from longmem_jax.contract import Fields, Graft, ModelSettings, Recipe, Recipes, Scale
 from longmem_jax.layers import associative, initializers, rows_product
 from longmem_jax.layers.associative import Pairs, two_sum
 from longmem_jax.layers.norms import Norm
@@ -216,7 +216,7 @@ def series(seen: Seen) -> Series:
     return Series(by_segment={'size of slots': sizes(new), 'change of slots': sizes(new - old)})
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that heads do not share keys."""
     if not model.num_kv_heads:
         return []
@@ -258,7 +258,7 @@ class CrossMemSizer(nn.Module):
         return y.astype(self.settings.dtype)
 
 
-def cross(fields: dict[str, Any], num_slots: int) -> Callable[..., CrossMemSizer]:
+def cross(fields: Fields, num_slots: int) -> Callable[..., CrossMemSizer]:
     """Cross-attention with slots of its own and the other fields of the decoder's self-attention."""
     own = {name: fields[name] for name in ('bias', 'query_scale', 'write_scale')}
     return functools.partial(CrossMemSizer, num_slots=num_slots, **own)

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 
 from longmem_jax.contract import (
     Entry,
+    Fields,
     Graft,
     LayerType,
     ModelSettings,
@@ -24,12 +25,12 @@ from longmem_jax.contract import (
     Recipes,
     Scale,
 )
-from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.kernels.weighted_rows import weighted_rows
 from longmem_jax.layers import initializers
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.norms import Norm
+from longmem_jax.problems import above, at_least, one_of
 from longmem_jax.segment import Aux, Segment, no_aux
 from longmem_jax.views import Read, Seen, Series, View
 
@@ -39,22 +40,24 @@ EPSILON = 1e-12  # of squared lengths: a query of zeros stays zero, and its grad
 NORMS = ('batch', 'layer', 'none')
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `top_k` keys exist, and that queries can be cut into halves."""
-    faults = one_of(fields, keys=KEYS, query_norm=NORMS)
-    faults += at_least(fields, 1, 'num_keys', 'num_heads', 'top_k', 'query_dim')
-    faults += above(fields, 0, 'temperature')
+    problems = one_of(fields, keys=KEYS, query_norm=NORMS)
+    problems += at_least(fields, 1, 'num_keys', 'num_heads', 'top_k', 'query_dim')
+    problems += above(fields, 0, 'temperature')
     if fields['top_k'] > fields['num_keys']:
-        faults.append(f'top_k = {fields["top_k"]}: must be at most num_keys = {fields["num_keys"]}')
+        problems.append(
+            f'top_k = {fields["top_k"]}: must be at most num_keys = {fields["num_keys"]}'
+        )
     if fields['query_dim'] % 2 and fields['keys'] == 'product':
-        faults.append(
+        problems.append(
             f'query_dim = {fields["query_dim"]}: must be even: queries are cut into halves'
         )
     if fields['chunk'] < 0:
-        faults.append(
+        problems.append(
             f'chunk = {fields["chunk"]}: must be 0 (all tokens at once) or a positive number of tokens'
         )
-    return faults
+    return problems
 
 
 def _pairs(k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write
 from longmem_jax.attention.window import push
 from longmem_jax.contract import (
     Entry,
+    Fields,
     Graft,
     LayerType,
     ModelSettings,
@@ -72,7 +73,7 @@ def remember(
     return TransformerXLState(*push(state.hidden, state.count, hidden, num_valid))
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `same_length` has a memory."""
     if fields['same_length'] and not fields['memory_length']:
         return ['same_length = True: needs memory_length > 0, the number of positions seen']
@@ -165,7 +166,7 @@ ENTRY = Entry(
         check=check,
         shared=shared_biases,
         reach=lambda fields, segment: fields['memory_length'],
-        fused=fused_rules.position_fault,
+        fused=fused_rules.position_problem,
     ),
     recipe=Recipes({'transformer_xl': recipe}),
     graft=Graft(

@@ -6,12 +6,12 @@ from typing import Any
 
 import flax.linen as nn
 
-from longmem_jax.faults import at_least, of_section
 from longmem_jax.layers import low_rank
+from longmem_jax.problems import at_least, of_section
 
 
-def faults(fields: Any) -> list[str]:
-    """Faults of `config.model.lora`."""
+def check(fields: Any) -> list[str]:
+    """Problems of `config.model.lora`."""
     wrong = of_section(fields, {'rank': int, 'alpha': float, 'targets': str})
     if wrong:
         return wrong

@@ -20,20 +20,20 @@ class Kind:
     Attributes:
       model: its module, or a function that makes it.
       fields: names and types of the fields of its section, `config.model.NAME`.
-      faults: `(config.model, segment_length) -> faults` of that section.
+      check: `(config.model, segment_length) -> problems` of that section.
       losses: names in its `Aux.losses`, in addition to those of its layers.
       growing: suffixes of paths of parameters that may have more rows than in the run it starts from.
       reads: what it reads: 'texts', which continue from segment to segment; 'pairs', 'classes' or
         'rows', whose segments are examples; '' = what only its subject knows.
       keeps: what it reads and predicts stays if it is given another memory; else it becomes a language
         model.
-      own_positions: `faults` compares `num_positions` with what it reads, which is not a segment.
+      own_positions: `check` compares `num_positions` with what it reads, which is not a segment.
       beyond_host: fields in which it may differ from the Hugging Face model that it begins with.
     """
 
     model: Callable[..., nn.Module]
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
-    faults: Callable[[Any, int], list[str]] = lambda model, segment_length: []
+    check: Callable[[Any, int], list[str]] = lambda model, segment_length: []
     losses: tuple[str, ...] = ()
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
     growing: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ KINDS = Registry(
         'seq2seq': Kind(
             seq2seq.Seq2Seq,
             seq2seq.FIELDS,
-            seq2seq.faults,
+            seq2seq.check,
             losses=('label_smoothing',),
             growing=('encoder/tokens',),
             reads='pairs',

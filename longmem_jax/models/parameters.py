@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.segment import Segment
+from longmem_jax.segment import Segment, Tree
 
 
 def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
@@ -37,11 +37,11 @@ def abstract_parameters(model: nn.Module) -> Any:
     return jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
 
 
-def _float32(params: Any) -> Any:
+def _float32(params: Tree) -> Tree:
     # With JAX_ENABLE_X64 they are drawn as float64.
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
 
 
-def unbox(params: Any) -> Any:
+def unbox(params: Tree) -> Tree:
     """Parameters without the logical axes that `initial_parameters` boxes them in."""
     return nn.unbox(params)

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention.cross_attention import CrossAttention
-from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
 from longmem_jax.models.stack import make_settings, make_stack, token_std, with_key
+from longmem_jax.problems import at_least, one_of
 from longmem_jax.segment import NOTHING, Aux, Segment
 
 
@@ -41,8 +41,8 @@ FIELDS = {
 }
 
 
-def faults(model: Any, segment_length: int) -> list[str]:
-    """Faults of `config.model.seq2seq`: sizes, variants, and what the encoder needs."""
+def check(model: Any, segment_length: int) -> list[str]:
+    """Problems of `config.model.seq2seq`: sizes, variants, and what the encoder needs."""
     fields = model.seq2seq
     problems = at_least(fields, 1, 'num_encoder_layers') + one_of(
         fields, encoder=VARIANTS, cross=crosses()
@@ -93,7 +93,7 @@ class Seq2Seq(nn.Module):
         cross: Callable[..., Any] = functools.partial(CrossAttention, bias=True)
         if fields.cross != 'softmax':
             make = LAYERS[fields.cross].layer.cross
-            assert make is not None  # see `faults`
+            assert make is not None  # see `problems`
             cross = make(dict(config[fields.cross]), fields.cross_slots)
         self.stack = make_stack(config, self.segment_length, cross=cross)
         self.encoder = MemoryEncoder(

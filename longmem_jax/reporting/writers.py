@@ -202,14 +202,16 @@ class Writer:
         ]
         self._known = {(row['step'], row['group']) for row, _ in kept}
         self._last = {row['group']: row for row, _ in kept}
-        faults = []
+        problems = []
         if found.damaged:
-            faults.append(f'left out {len(found.damaged)} damaged lines ({_some(found.damaged)})')
+            problems.append(f'left out {len(found.damaged)} damaged lines ({_some(found.damaged)})')
         if found.missing:
-            faults.append(f'lines are missing before line {_some(found.missing)}')
+            problems.append(f'lines are missing before line {_some(found.missing)}')
         if keep and len(kept) < len(found.rows):
-            faults.append(f'left out what came after step {step:,}')
-        said = f'{"; ".join(faults)}; the file as it was is {self._keep().name}' if faults else ''
+            problems.append(f'left out what came after step {step:,}')
+        said = (
+            f'{"; ".join(problems)}; the file as it was is {self._keep().name}' if problems else ''
+        )
         if last := _ends_early([row['step'] for row, _ in kept], step, every):
             ends = f'ends at step {last[0]:,}, and the run is at step {step:,}: lines are missing'
             said = f'{said}; it {ends}' if said else ends

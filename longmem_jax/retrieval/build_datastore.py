@@ -180,8 +180,8 @@ def build(experiment: Experiment, split: str = 'train') -> Datastore:
                 f'{folder}: holds a datastore with another {" and ".join(different)} '
                 f'({[manifest.get(name) for name in different]}); use another folder.'
             )
-        if fault := _fault(folder, manifest):
-            progress.say(f'{fault}: all shards are written again.')
+        if problem := _problem(folder, manifest):
+            progress.say(f'{problem}: all shards are written again.')
             manifest = expected | {'shards': [], 'complete': False}
         elif not manifest['complete']:
             contexts = _resume(folder, manifest, reader, contexts)
@@ -238,7 +238,7 @@ def _resume(
     return found
 
 
-def _fault(folder: Path, manifest: dict[str, Any]) -> str:
+def _problem(folder: Path, manifest: dict[str, Any]) -> str:
     """Why a datastore cannot be opened or resumed; '' if it can."""
     missing = manifest['shards'] and not manifest['complete'] and 'progress' not in manifest
     return damaged(folder, manifest) or (missing and f'{folder}: has no progress file') or ''

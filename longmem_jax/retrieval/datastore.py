@@ -152,7 +152,7 @@ class Datastore:
           report: called with a line where reading all files takes long.
 
         Raises:
-          UsageError: not a complete datastore of this model; the message names the file and fault.
+          UsageError: not a complete datastore of this model; the message names the file and problem.
         """
         self.folder, manifest = folder, read_manifest(folder)
         if expected is not None:
@@ -164,8 +164,8 @@ class Datastore:
             )
         if not manifest['shards']:
             raise UsageError(f'{folder}: this datastore has no keys; build one from another text.')
-        if fault := damaged(folder, manifest):
-            raise UsageError(f'{fault}. --mode=build_datastore writes the shards again.')
+        if problem := damaged(folder, manifest):
+            raise UsageError(f'{problem}. --mode=build_datastore writes the shards again.')
         sums = {
             f'{name}.{i:05}.bin': value
             for i, shard in enumerate(manifest['shards'])

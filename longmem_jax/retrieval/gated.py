@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.scores import Scores as TokenScores
+from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.retrieval.spalm_text import Inputs
 from longmem_jax.segment import Aux, Leaf, Segment
 
@@ -81,13 +82,18 @@ def output_table(params: Any) -> jax.Array:
     return embedding.get('out_table_0', embedding['table_0'])
 
 
-def _of_targets(model: Any, hidden: jax.Array, targets: jax.Array) -> TokenScores:
+def _of_targets(model: LanguageModel, hidden: jax.Array, targets: jax.Array) -> TokenScores:
     """`Embedding.nll`; for `model.apply`."""
     return model.stack.embedding.nll(hidden, targets)
 
 
 def read(
-    model: Any, params: Any, gate: Gate, memory: Any, inputs: Inputs, key: jax.Array | None = None
+    model: LanguageModel,
+    params: Any,
+    gate: Gate,
+    memory: Any,
+    inputs: Inputs,
+    key: jax.Array | None = None,
 ) -> tuple[Any, tuple[Scores, Aux]]:
     """Reads one segment of every lane and scores its targets.
 
@@ -112,7 +118,7 @@ def read(
     return memory, (scores, aux)
 
 
-def mean_lengths(model: Any, params: Any, memory: Any, inputs: Inputs) -> tuple[Any, Any]:
+def mean_lengths(model: LanguageModel, params: Any, memory: Any, inputs: Inputs) -> tuple[Any, Any]:
     """Mean lengths of the hidden vectors of one segment and of the output vectors; scalars."""
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     hidden, _, _ = model.apply({'params': params}, segment, memory, train=False, method='hidden')

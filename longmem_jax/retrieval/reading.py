@@ -29,6 +29,7 @@ from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.norms import Norm
 from longmem_jax.memory.registry import FEED_FORWARD
 from longmem_jax.models.inspect import capture
+from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.stack import around_of, extra_of
 from longmem_jax.segment import Segment, read_segments
 
@@ -80,7 +81,7 @@ def in_text_order(part: Part) -> Part:
 
 
 def look(
-    model: Any, params: Any, memory: Any, inputs: Batch, key: str = 'feed_forward'
+    model: LanguageModel, params: Any, memory: Any, inputs: Batch, key: str = 'feed_forward'
 ) -> tuple[Any, tuple[jax.Array, jax.Array, jax.Array]]:
     """Reads one segment of every lane; `key` is one of `config.retrieval.KEYS`.
 
@@ -112,7 +113,7 @@ def look(
     return memory, tuple(array.astype(jnp.float32) for array in (keys, hidden, nll))
 
 
-def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
+def nll_of(model: LanguageModel, hidden: jax.Array, targets: jax.Array) -> jax.Array:
     """Negative log-likelihood of `targets`, in nats and of their shape; for `model.apply`."""
     return model.stack.embedding.nll(hidden, targets).nll
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from longmem_jax.config.checks import context_faults
-from longmem_jax.faults import under
+from longmem_jax.config.checks import context_problems
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.problems import under
 from longmem_jax.retrieval import settings
 
 
@@ -54,17 +54,17 @@ def section(config: Any) -> None:
 
 
 def check(config: Any) -> list[str]:
-    """Faults of `config.retrieval`, if there is one."""
+    """Problems of `config.retrieval`, if there is one."""
     if 'retrieval' not in config:
         return []
     fields, kind = config.retrieval, config.model.kind
-    faults = under('config.retrieval', settings.check(fields, config.model.d_model))
+    problems = under('config.retrieval', settings.check(fields, config.model.d_model))
     if (
         fields.context != config.evaluate.context
     ):  # it follows that one, and need not be named twice
-        faults += context_faults(config, 'retrieval')
+        problems += context_problems(config, 'retrieval')
     if fields.kind != 'none' and kind in KINDS and KINDS[kind].reads != 'texts':
-        faults.append(
+        problems.append(
             f"config.retrieval.kind = {fields.kind!r}: must be 'none' for models of the kind {kind!r}"
         )
-    return faults
+    return problems

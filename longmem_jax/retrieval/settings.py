@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longmem_jax.faults import above, at_least, between, one_of, under
+from longmem_jax.problems import above, at_least, between, one_of, under
 
 KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm', 'spalm_knn_lm')
 # The kinds that mix neighbours, or a cache, into the model's prediction.
@@ -15,32 +15,32 @@ STARTS = ('trained', 'fresh')
 
 
 def check(settings: Any, width: int) -> list[str]:
-    """Faults of `config.retrieval`; `width` of the keys, `config.model.d_model`."""
-    faults = one_of(settings, kind=KINDS, key=KEYS, index=INDICES, dtype=KEY_TYPES)
-    faults += between(settings, 0, 1, 'share', 'cache_share') + _spalm(settings.spalm)
+    """Problems of `config.retrieval`; `width` of the keys, `config.model.d_model`."""
+    problems = one_of(settings, kind=KINDS, key=KEYS, index=INDICES, dtype=KEY_TYPES)
+    problems += between(settings, 0, 1, 'share', 'cache_share') + _spalm(settings.spalm)
     if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:
         total = settings.share + settings.cache_share
-        faults.append(f'share + cache_share = {total}: must be at most 1')
-    faults += at_least(settings, 0, 'cache_flatness', 'resident_gib', 'rerank') + _code_size(
+        problems.append(f'share + cache_share = {total}: must be at most 1')
+    problems += at_least(settings, 0, 'cache_flatness', 'resident_gib', 'rerank') + _code_size(
         settings, width
     )
-    return faults + above(
+    return problems + above(
         settings, 0, 'temperature', 'k', 'cache_length', 'block_size', 'probe',
         'centroids', 'code_size', 'train_keys', 'shard_tokens',
     )  # fmt: skip
 
 
 def _spalm(settings: Any) -> list[str]:
-    """Faults of `config.retrieval.spalm`."""
-    faults = one_of(settings, start=STARTS) + above(settings, 0, 'k', 'learning_rate')
-    faults += at_least(settings, 0, 'num_steps')
+    """Problems of `config.retrieval.spalm`."""
+    problems = one_of(settings, start=STARTS) + above(settings, 0, 'k', 'learning_rate')
+    problems += at_least(settings, 0, 'num_steps')
     if settings.start == 'fresh' and settings.frozen:
-        faults.append("frozen = True: a model that starts 'fresh' must be trained")
-    return under('spalm', faults)
+        problems.append("frozen = True: a model that starts 'fresh' must be trained")
+    return under('spalm', problems)
 
 
 def _code_size(settings: Any, width: int) -> list[str]:
-    """Faults of the codes of FAISS, each byte of which encodes an equal part of a key."""
+    """Problems of the codes of FAISS, each byte of which encodes an equal part of a key."""
     size, used = settings.code_size, settings.kind in (*WITH_NEIGHBOURS, 'spalm')
     if not used or settings.index != 'faiss' or size < 1 or width % size == 0:
         return []

@@ -15,7 +15,7 @@ import numpy as np
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.stream import Stream, open_stream, read_token
 from longmem_jax.in_place import readable_state
-from longmem_jax.segment import Aux, Segment, read_segments
+from longmem_jax.segment import Aux, Segment, Tree, read_segments
 from longmem_jax.testing import toys
 from longmem_jax.testing.toys import LENGTH, SEGMENTS, VOCAB
 
@@ -48,12 +48,12 @@ def segments_of(number: int = SEGMENTS, rows: int = ROWS) -> Segment:
     return jax.device_get(toys.random_segments(segments=number, batch=rows))
 
 
-def at(tree: Any, number: int) -> Any:
+def at(tree: Tree, number: int) -> Tree:
     """The part of a pytree that belongs to segment `number`."""
     return jax.tree.map(lambda leaf: leaf[number], tree)
 
 
-def of_row(tree: Any, row: int) -> Any:
+def of_row(tree: Tree, row: int) -> Tree:
     """The part of a pytree of leaves [rows, ...] that belongs to `row`."""
     return jax.tree.map(lambda leaf: leaf[row], tree)
 

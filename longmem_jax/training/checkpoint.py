@@ -96,7 +96,7 @@ class Checkpointer:
             raise
 
     def _require_listed(self) -> None:
-        """Raises `UsageError` if the library, which hides faults, does not see all checkpoints."""
+        """Raises `UsageError` if the library, which hides problems, does not see all checkpoints."""
         for _ in range(2):  # another run may have made one in between
             numbered = [path for path in self.directory.iterdir() if path.name.isdecimal()]
             there = {int(path.name) for path in numbered if path.is_dir()}
@@ -110,7 +110,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:
-        """Faults of the disk become one `UsageError`."""
+        """Problems of the disk become one `UsageError`."""
         try:
             yield
         except Exception as error:
@@ -119,7 +119,7 @@ class Checkpointer:
             raise
 
     def explain(self, error: BaseException) -> None:
-        """Raises `UsageError` if an error is a fault of the disk of the run; else returns."""
+        """Raises `UsageError` if an error is a problem of the disk of the run; else returns."""
         if isinstance(error, UsageError):
             return
         if self._manager and self._pending:

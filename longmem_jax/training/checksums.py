@@ -21,7 +21,7 @@ from longmem_jax.errors import UsageError
 
 CHECKSUMS = 'checksums.json'
 CHUNK = 1 << 22
-# A file that is not there, or has become something else; all other faults may be gone next time.
+# A file that is not there, or has become something else; all other problems may be gone next time.
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 

@@ -11,8 +11,8 @@ from longmem_jax.config import earlier
 from longmem_jax.config.sections import present
 from longmem_jax.data.content import EARLIER_ORDER, ORDER
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import differing
 from longmem_jax.files import checksum
+from longmem_jax.problems import differing
 
 # Fields of the stored identity that are compared one by one.
 DATA, SETTINGS, STEP, RUN = OWN = ('data', 'settings', 'step', 'run')

@@ -2,15 +2,17 @@
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from longmem_jax.contract import Group
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.segment import Tree
 
 NAMES = ('adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'rmsprop', 'sgd', 'nesterov')
 FROZEN = 'frozen'  # label of parameters whose group has the rate 0
@@ -69,7 +71,7 @@ def parameter_path(path: Any) -> str:
     return '/'.join(str(getattr(key, 'key', key)) for key in path)
 
 
-def parameter_groups(groups: Any, params: Any) -> Any:
+def parameter_groups(groups: Sequence[Group], params: Any) -> Any:
     """The group of every parameter: index of the first pattern found in its path, -1 = none.
 
     Args:
@@ -108,7 +110,7 @@ def parameter_groups(groups: Any, params: Any) -> Any:
     return assigned
 
 
-def freeze(groups: Any, params: Any) -> Any:
+def freeze(groups: Sequence[Group], params: Tree) -> Tree:
     """The parameters, without a gradient to those in a group whose rate is 0."""
     if not any(group[1] == 0 for group in groups):
         return params

@@ -94,15 +94,15 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
 
 def _damage(given: Given, step: int) -> str:
     """`checksums.damage`, read by process 0 for all: they must not differ in what they do."""
-    found, fault = '', ''
+    found, problem = '', ''
     if jax.process_index() == 0:
         try:
             found = checksums.damage(given.directory, step, given.report)
         except UsageError as error:
-            fault = str(error)
-    found, fault = processes.from_first([found, fault])
-    if fault:
-        raise UsageError(fault)
+            problem = str(error)
+    found, problem = processes.from_first([found, problem])
+    if problem:
+        raise UsageError(problem)
     return found
 
 

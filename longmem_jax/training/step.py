@@ -124,7 +124,7 @@ def count(seen: jax.Array, more: jax.Array | float) -> jax.Array:
     return jnp.stack([seen[0] + millions, remainder - millions * 1e6])
 
 
-def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
+def average_in(params: Tree, statistics: dict[str, jax.Array]) -> Tree:
     """Updates parameters that are running averages.
 
     Path to [segments, ...] values in order.

@@ -21,7 +21,7 @@ def whole_steps(checkpoints: Path) -> list[int]:
 def require_room(
     error: BaseException, workdir: Path, checkpoints: Path, *, reads: bool = False
 ) -> None:
-    """Raises `UsageError` if `error` is a fault of the disk of a run; returns if it is another.
+    """Raises `UsageError` if `error` is a problem of the disk of a run; returns if it is another.
 
     `reads`: checkpoints are only read.
     """
@@ -29,7 +29,7 @@ def require_room(
     inside = name is not None and _is_in(name, workdir)
     if name is not None and not inside:
         return  # such as a file of the data
-    # Orbax asks whether a path is there, takes a fault for a no, and has words of its own for it.
+    # Orbax asks whether a path is there, takes a problem for a no, and has words of its own for it.
     about = os.path.realpath(checkpoints) in str(error)
     number = of_disk(error)
     if number in FULL:

@@ -1,1 +1,1 @@
-"""Readers for files that others made: whatever the bytes are, every fault is one `UsageError`."""
+"""Readers for files that others made: whatever the bytes are, every problem is one `UsageError`."""

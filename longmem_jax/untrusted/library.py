@@ -1,4 +1,4 @@
-"""Faults that a library finds in its own kind of file, as our errors."""
+"""Problems that a library finds in its own kind of file, as our errors."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """What a value read from a file must be: types, ranges, names.
 
 A check is a function of a value and of its place in the file, such as `shards[3].count`. It returns the
-first fault as a line, or None.
+first problem as a line, or None.
 """
 
 import math
@@ -25,13 +25,13 @@ def shown(value: Any) -> str:
 
 def require(value: Any, check: Check, source: Any) -> Any:
     """The value; raises `UsageError` naming `source`, the place in it and the reason if it is wrong."""
-    fault = check(value, '')
-    if fault:
-        raise UsageError(f'{source}: {fault}.')
+    problem = check(value, '')
+    if problem:
+        raise UsageError(f'{source}: {problem}.')
     return value
 
 
-def _fault(where: str, value: Any, must: str) -> str:
+def _problem(where: str, value: Any, must: str) -> str:
     return f'{where or "it"} = {shown(value)}: must be {must}'
 
 
@@ -40,7 +40,7 @@ def whole(least: int, most: int) -> Check:
 
     def check(value: Any, where: str) -> str | None:
         right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        return None if right else _fault(where, value, f'a whole number from {least} to {most}')
+        return None if right else _problem(where, value, f'a whole number from {least} to {most}')
 
     return check
 
@@ -53,14 +53,14 @@ def number(least: float, most: float) -> Check:
         right = (
             right and (isinstance(value, int) or math.isfinite(value)) and least <= value <= most
         )
-        return None if right else _fault(where, value, f'a number from {least} to {most}')
+        return None if right else _problem(where, value, f'a number from {least} to {most}')
 
     return check
 
 
 def flag(value: Any, where: str) -> str | None:
     """True or false."""
-    return None if isinstance(value, bool) else _fault(where, value, 'true or false')
+    return None if isinstance(value, bool) else _problem(where, value, 'true or false')
 
 
 def text(pattern: str = '', description: str = 'text') -> Check:
@@ -69,7 +69,7 @@ def text(pattern: str = '', description: str = 'text') -> Check:
     def check(value: Any, where: str) -> str | None:
         right = isinstance(value, str) and len(value) <= LONGEST
         right = right and (not pattern or re.fullmatch(pattern, value) is not None)
-        return None if right else _fault(where, value, description)
+        return None if right else _problem(where, value, description)
 
     return check
 
@@ -79,17 +79,17 @@ def one_of(*allowed: Any) -> Check:
 
     def check(value: Any, where: str) -> str | None:
         right = any(type(value) is type(each) and value == each for each in allowed)
-        return None if right else _fault(where, value, ' or '.join(map(shown, allowed)))
+        return None if right else _problem(where, value, ' or '.join(map(shown, allowed)))
 
     return check
 
 
 def either(*checks: Check) -> Check:
-    """What passes one of the checks; the fault is that of the last."""
+    """What passes one of the checks; the problem is that of the last."""
 
     def check(value: Any, where: str) -> str | None:
-        faults = [each(value, where) for each in checks]
-        return None if None in faults else faults[-1]
+        problems = [each(value, where) for each in checks]
+        return None if None in problems else problems[-1]
 
     return check
 
@@ -105,9 +105,9 @@ def items(each: Check, least: int = 0, most: int = 1 << 24) -> Check:
 
     def check(value: Any, where: str) -> str | None:
         if not isinstance(value, list) or not least <= len(value) <= most:
-            return _fault(where, value, f'a list of {least} to {most} items')
-        faults = (each(item, f'{where}[{i}]') for i, item in enumerate(value))
-        return next((fault for fault in faults if fault), None)
+            return _problem(where, value, f'a list of {least} to {most} items')
+        problems = (each(item, f'{where}[{i}]') for i, item in enumerate(value))
+        return next((problem for problem in problems if problem), None)
 
     return check
 
@@ -117,9 +117,9 @@ def named(each: Check) -> Check:
 
     def check(value: Any, where: str) -> str | None:
         if not isinstance(value, dict):
-            return _fault(where, value, 'an object')
-        faults = (each(item, _inside(where, name)) for name, item in value.items())
-        return next((fault for fault in faults if fault), None)
+            return _problem(where, value, 'an object')
+        problems = (each(item, _inside(where, name)) for name, item in value.items())
+        return next((problem for problem in problems if problem), None)
 
     return check
 
@@ -135,16 +135,16 @@ def fields(
 
     def check(value: Any, where: str) -> str | None:
         if not isinstance(value, dict):
-            return _fault(where, value, 'an object')
+            return _problem(where, value, 'an object')
         for name in required:
             if name not in value:
                 return f'{_inside(where, name)} is missing'
         for name, item in value.items():
             if name not in known and not others:
                 return f'{_inside(where, name)} is not a name here'
-            fault = known[name](item, _inside(where, name)) if name in known else None
-            if fault:
-                return fault
+            problem = known[name](item, _inside(where, name)) if name in known else None
+            if problem:
+                return problem
         return None
 
     return check

@@ -95,7 +95,7 @@ def read(path: Path, where: str = '') -> tuple[dict[str, np.ndarray], dict[str, 
         }
     wanted = header.metadata.get(CHECKSUM)
     if wanted is not None and wanted != checksum(arrays):
-        raise _fault(where, 'its tensors do not have the checksum that was written with them')
+        raise _problem(where, 'its tensors do not have the checksum that was written with them')
     return arrays, header.metadata
 
 
@@ -125,7 +125,7 @@ def require_finite(arrays: Mapping[str, np.ndarray], where: str) -> None:
             raise UsageError(f'{where}: {name} has numbers that are not finite.')
 
 
-def _fault(where: str, why: str) -> UsageError:
+def _problem(where: str, why: str) -> UsageError:
     return UsageError(f'{where}: not a whole safetensors file ({why}). Fetch or make it again.')
 
 
@@ -146,7 +146,7 @@ def _bytes(file: Any, start: int, size: int, where: str) -> bytearray:
         while at < size:
             count = os.preadv(file.fileno(), [memoryview(content)[at : at + (1 << 30)]], start + at)
             if not count:
-                raise _fault(where, 'it ends early')
+                raise _problem(where, 'it ends early')
             at += count
     except (OSError, MemoryError) as error:
         raise UsageError(f'{where}: cannot be read ({error}).') from error
@@ -157,10 +157,10 @@ def _header(file: Any, where: str) -> Header:
     """The header, after comparing every place in it with the size of the file."""
     size = os.fstat(file.fileno()).st_size
     if size < 8:
-        raise _fault(where, f'{size} bytes')
+        raise _problem(where, f'{size} bytes')
     length = int.from_bytes(_bytes(file, 0, 8, where), 'little')
     if length > min(size - 8, LARGEST_HEADER):
-        raise _fault(where, f'a header of {length:,} bytes in a file of {size:,}')
+        raise _problem(where, f'a header of {length:,} bytes in a file of {size:,}')
     named = f'{where}: not a whole safetensors file, header'
     content = json_file.parse(bytes(_bytes(file, 8, length, where)), named, deepest=3)
     metadata = content.pop('__metadata__', {}) if isinstance(content, dict) else {}
@@ -172,15 +172,15 @@ def _header(file: Any, where: str) -> Header:
         dtype, shape, (start, stop) = entry['dtype'], tuple(entry['shape']), entry['data_offsets']
         shown = schema.shown(name)
         if dtype not in DTYPES:
-            raise _fault(where, f'{shown} is of type {schema.shown(dtype)}')
+            raise _problem(where, f'{shown} is of type {schema.shown(dtype)}')
         if math.prod(axis for axis in shape if axis) > LARGEST_SIZE:
-            raise _fault(where, f'{shown} has the shape {shape}')
+            raise _problem(where, f'{shown} has the shape {shape}')
         if start != end or stop - start != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
-            raise _fault(where, f'{shown} of {dtype} {list(shape)} is at {start}:{stop}')
+            raise _problem(where, f'{shown} of {dtype} {list(shape)} is at {start}:{stop}')
         tensors[name] = Tensor(dtype, shape, first + start, first + stop)
         end = stop
     if first + end != size:
-        raise _fault(where, f'{size:,} bytes, by its header {first + end:,}')
+        raise _problem(where, f'{size:,} bytes, by its header {first + end:,}')
     return Header(tensors, metadata)
 
 
@@ -188,5 +188,5 @@ def _array(file: Any, tensor: Tensor, name: str, where: str) -> np.ndarray:
     """One tensor."""
     content = _bytes(file, tensor.start, tensor.end - tensor.start, where)
     if tensor.dtype == 'BOOL' and content.translate(None, b'\0\1'):
-        raise _fault(where, f'{schema.shown(name)} has truth values that are neither 0 nor 1')
+        raise _problem(where, f'{schema.shown(name)} has truth values that are neither 0 nor 1')
     return np.frombuffer(content, DTYPES[tensor.dtype]).reshape(tensor.shape)

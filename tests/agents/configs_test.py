@@ -30,7 +30,7 @@ def test_rules_hold_with_every_memory(name):
             f'memory_size=24,memory={memory}',
         ):
             config = get_config(name, argument)
-            assert settings.find_faults(config, 1) == [], argument
+            assert settings.find_problems(config, 1) == [], argument
             if name in OWN:
                 settings.make_environment(config)
 
@@ -50,7 +50,7 @@ def test_a_suite_that_is_installed_fits(name):
 @pytest.mark.parametrize('name', OWN)
 def test_ppo_and_sizes(name):
     config = get_config(name, 'tiny,ppo,memory_size=20')
-    assert checks.find_faults(config, 1) + settings.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) + settings.find_problems(config, 1) == []
     assert config.reinforcement.epochs == 4 and config.model.expire_span.max_span == 20
     fixed = get_config(name, 'tiny,memory=transformer_xl,memory_size=20').model.transformer_xl
     assert fixed.same_length and fixed.memory_length == 20

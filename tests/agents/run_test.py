@@ -119,7 +119,7 @@ def change(path, value):
         ('optimizer.accumulate_steps', 2, 'use more lanes'),
     ],
 )
-def test_faults(path, value, message, tmp_path):
+def test_problems(path, value, message, tmp_path):
     config = small_config()
     change(path, value)(config)
     with pytest.raises(UsageError, match='1 problem') as caught:
@@ -127,23 +127,25 @@ def test_faults(path, value, message, tmp_path):
     assert message.replace('.corridor.', "'corridor'") in str(caught.value)
 
 
-def test_faults_of_lanes(tmp_path):
+def test_problems_of_lanes(tmp_path):
     config = small_config(algorithm='ppo', minibatches=2)
     with pytest.raises(
         UsageError, match='must be a multiple of 16, so that all have the same number of'
     ):
         reinforcement.make(experiment(config, tmp_path, devices=8))
     config.train.num_lanes = 6
-    faults = checks.find_faults(config, 8)
-    assert any('config.train.num_lanes = 6: must be a multiple of 8' in fault for fault in faults)
+    problems = checks.find_problems(config, 8)
+    assert any(
+        'config.train.num_lanes = 6: must be a multiple of 8' in problem for problem in problems
+    )
 
 
 def test_an_agent_and_an_environment_belong_together():
     config = small_config()
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     config.reinforcement.environment = 'none'
-    assert any('belong together' in fault for fault in checks.find_faults(config, 1))
+    assert any('belong together' in problem for problem in checks.find_problems(config, 1))
     config = small_config()
     config.model.dropout, config.model.layer_drop = 0.1, 0.1
-    faults = '\n'.join(checks.find_faults(config, 1))
-    assert 'config.model.dropout = 0.1 must be 0' in faults and 'layer_drop' in faults
+    problems = '\n'.join(checks.find_problems(config, 1))
+    assert 'config.model.dropout = 0.1 must be 0' in problems and 'layer_drop' in problems

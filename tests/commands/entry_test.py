@@ -1,4 +1,4 @@
-"""Files that are not configs, and faults of a disk."""
+"""Files that are not configs, and problems of a disk."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import pytest
 
 from configs import quickstart
 from longmem_jax.commands import entry
-from longmem_jax.errors import UsageError, disk_faults
+from longmem_jax.errors import UsageError, disk_errors
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,18 @@ def test_the_folder_of_a_host_is_not_a_run(tmp_path, content):
         entry._of_workdir(str(tmp_path))
 
 
-def test_a_fault_of_a_disk_is_a_message():
+def test_a_problem_of_a_disk_is_a_message():
     for number in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EACCES, errno.EMFILE):
         words = os.strerror(number)
         with pytest.raises(
             UsageError, match=rf'/run/x: cannot be read or written \({words}\)\. Co'
         ):
-            with disk_faults():
+            with disk_errors():
                 raise OSError(number, words, '/run/x')
-        with pytest.raises(UsageError, match=f'a file: cannot .*{words}'), disk_faults():
+        with pytest.raises(UsageError, match=f'a file: cannot .*{words}'), disk_errors():
             raise ValueError(
                 f'ABORTED: Error writing "x": Failed to fsync file: {words} [os_error]'
             )
     for error in (FileNotFoundError(errno.ENOENT, 'No such file', 'x'), KeyError('x')):
-        with pytest.raises(type(error)), disk_faults():
+        with pytest.raises(type(error)), disk_errors():
             raise error

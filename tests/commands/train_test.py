@@ -17,7 +17,7 @@ from longmem_jax.commands import evaluate
 from longmem_jax.commands.restart_lanes import next_document, restarted
 from longmem_jax.commands.train import LanguageModelTask, train
 from longmem_jax.config.base import base, stack
-from longmem_jax.config.checks import find_faults
+from longmem_jax.config.checks import find_problems
 from longmem_jax.config.recipes import section, use
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
@@ -220,7 +220,7 @@ def test_everything_may_be_one(memory, texts, tmp_path):
     config.evaluate.num_lanes = config.evaluate.segment_length = 1
     config.evaluate.max_segments = config.evaluate.max_test_segments = 8
     config.train.num_steps = 3
-    assert find_faults(config, 1) == []
+    assert find_problems(config, 1) == []
     summary = train(experiment(config, tmp_path))
     losses = [line['loss'] for line in training_lines(tmp_path)]
     assert len(losses) == 3 and np.isfinite(losses).all() and summary.finished

@@ -53,7 +53,7 @@ def small_config(data):
     config.train.evaluate_every, config.train.loss_weights = 150, dict(label_smoothing=0.1)
     config.evaluate.segment_length, config.evaluate.num_lanes = 13, 4
     config.translate.num_lanes, config.checkpoint.every = 4, 150
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     return config
 
 

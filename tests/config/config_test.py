@@ -1,4 +1,4 @@
-"""Every config builds and can run, and every fault is one clear line."""
+"""Every config builds and can run, and every problem is one clear line."""
 
 import importlib
 import importlib.util
@@ -40,11 +40,11 @@ def get_config(path, argument=''):
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
 def test_config_is_runnable(path, argument):
     config = get_config(path, argument)
-    assert checks.find_faults(config, num_devices=4 if not argument else 1) == []
+    assert checks.find_problems(config, num_devices=4 if not argument else 1) == []
     assert set(base()) <= set(config) <= {*base(), *sections()}
 
 
-# The model of evaluation differs by lengths only, and its faults are among those above.
+# The model of evaluation differs by lengths only, and its problems are among those above.
 @pytest.mark.parametrize('argument', [pytest.param('', marks=pytest.mark.slow), 'tiny'])
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
 def test_the_model_of_a_config_can_be_made(path, argument):
@@ -107,11 +107,11 @@ def change(config, path, value):
         ('data.seed', -1, 'data.seed = -1: must lie between 0 and'),
     ],
 )
-def test_faults_say_what_is_allowed(path, value, message):
+def test_problems_say_what_is_allowed(path, value, message):
     config = base()
     config.model.vocab_size = 264
     config.mesh = dict(data=2, fsdp=2, tensor=2)
-    assert checks.find_faults(config, 8) == []
+    assert checks.find_problems(config, 8) == []
     change(config, path, value)
     with pytest.raises(UsageError, match=message):
         checks.require_runnable(config, 8)
@@ -120,18 +120,18 @@ def test_faults_say_what_is_allowed(path, value, message):
 def test_examples_of_layers_are_short():
     config = base()
     config.model.num_layers, config.model.attention = 4000, ('local', 'full')
-    fault = next(f for f in checks.find_faults(config, 1) if 'one name per layer' in f)
+    problem = next(f for f in checks.find_problems(config, 1) if 'one name per layer' in f)
     example = '--config.model.attention=local,full,local,full --config.model.num_layers=4'
-    assert fault.endswith(f'set both, such as {example}')
+    assert problem.endswith(f'set both, such as {example}')
 
 
 def test_zero_steps_between_things_mean_only_at_the_end():
     config = base()
     config.train.evaluate_every = config.train.log_every = 0
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     assert config.checkpoint.every == 1000, 'a run without evaluations must be saved all the same'
     config.checkpoint.every = 0
-    assert checks.find_faults(config, 1) == [] and config.checkpoint.every == 0
+    assert checks.find_problems(config, 1) == [] and config.checkpoint.every == 0
 
 
 @pytest.mark.parametrize(
@@ -151,22 +151,24 @@ def test_settings_of_attention_are_checked(changes, message):
     config.model.transformer_xl.position = 'rotary'
     config.model.memsizer = section('memsizer', num_slots=4, chunk=3)
     config.model.update(dict(rotary_share=0.25, num_kv_heads=2))
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     config.model.update(changes)
-    faults = checks.find_faults(config, 1)
-    assert [fault for fault in faults if re.search(message, fault)], faults
-    assert len([fault for fault in faults if not fault.startswith('in evaluation')]) == 1, faults
+    problems = checks.find_problems(config, 1)
+    assert [problem for problem in problems if re.search(message, problem)], problems
+    assert len([problem for problem in problems if not problem.startswith('in evaluation')]) == 1, (
+        problems
+    )
 
 
 def test_learned_positions_of_their_own_length_allow_other_segments():
     config = base()
     config.model.position, config.evaluate.segment_length = 'learned', 256
-    assert 'config.model.num_positions' in '\n'.join(checks.find_faults(config, 1))
+    assert 'config.model.num_positions' in '\n'.join(checks.find_problems(config, 1))
     config.model.num_positions = 1024
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
 
 
-def test_all_faults_come_at_once():
+def test_all_problems_come_at_once():
     config = base()
     config.model.attention = ('a', 'b')
     config.model.dropout = -1.0
@@ -176,7 +178,7 @@ def test_all_faults_come_at_once():
     assert 'num_steps' in str(caught.value) and 'dropout' in str(caught.value)
 
 
-def test_settings_that_would_be_ignored_are_faults():
+def test_settings_that_would_be_ignored_are_problems():
     config = base()
     config.optimizer.weight_decay, config.optimizer.momentum = 0.1, 0.9
     with pytest.raises(UsageError, match="'adam' has none; use 'adamw'(.|\n)*belongs to 'sgd'"):
@@ -208,7 +210,7 @@ def with_memory(memory, **changes):
         compressive=given('compressive_sliding', memory_length=256, compressed_length=64),
     )
     use(config, memory, told[memory])
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     with config.unlocked(), config.ignore_type():
         config.model[memory].update(changes)
     return config
@@ -237,28 +239,28 @@ def with_memory(memory, **changes):
     ],
 )
 def test_bad_memories_are_one_clear_error(memory, changes, message):
-    faults = [
-        fault
-        for fault in checks.find_faults(with_memory(memory, **changes), 1)
-        if not fault.startswith('in evaluation')
+    problems = [
+        problem
+        for problem in checks.find_problems(with_memory(memory, **changes), 1)
+        if not problem.startswith('in evaluation')
     ]
-    assert any(re.search(message, fault) for fault in faults), faults
+    assert any(re.search(message, problem) for problem in problems), problems
     if 'rate' not in changes:
-        assert len(faults) == 1, faults
+        assert len(problems) == 1, problems
 
 
-def test_a_convolution_that_learns_from_nothing_is_a_fault():
+def test_a_convolution_that_learns_from_nothing_is_a_problem():
     config = with_memory('compressive', reading='segment', compression='convolution')
-    assert any("reconstruction = 'none'" in fault for fault in checks.find_faults(config, 1))
+    assert any("reconstruction = 'none'" in problem for problem in checks.find_problems(config, 1))
 
 
 def test_losses_and_their_weights_belong_together():
     config = with_memory('expire_span')
     del config.train.loss_weights['expire_span']
     config.train.loss_weights['expired'] = 1.0
-    faults = '\n'.join(checks.find_faults(config, 1))
-    assert 'loss_weights.expire_span is missing' in faults
-    assert "did you mean 'expire_span'" in faults
+    problems = '\n'.join(checks.find_problems(config, 1))
+    assert 'loss_weights.expire_span is missing' in problems
+    assert "did you mean 'expire_span'" in problems
 
 
 # Their memory is not the attention of a decoder.
@@ -283,7 +285,7 @@ def test_every_memory_goes_into_every_config(path):
             continue
         for argument in (f'memory={memory}', f'tiny,memory={memory}'):
             config = module.get_config(argument)
-            found = checks.find_faults(config, 1 if 'tiny' in argument else 4)
+            found = checks.find_problems(config, 1 if 'tiny' in argument else 4)
             assert found == [], f'{path.stem}:{argument}: mend the recipe of {memory}\n{found}'
             layers = used(config.model)
             own = next(iter(recipes()[memory](SCALE).sections))
@@ -324,9 +326,11 @@ def test_every_memory_takes_every_shape(memory):
         config.train.segment_length = shape['segment_length']
         config.evaluate.segment_length = shape['evaluated']
         use(config, memory)
-        found = checks.find_faults(config, 1)
+        found = checks.find_problems(config, 1)
         # A slot of several vectors cannot end with a segment of one.
-        found = [fault for fault in found if not fault.endswith('divide the segment length 1')]
+        found = [
+            problem for problem in found if not problem.endswith('divide the segment length 1')
+        ]
         assert found == [], f'{shape}: mend the recipe of {memory}\n{found}'
 
 
@@ -379,7 +383,7 @@ def test_recall_is_runnable_with_every_kind():
     module = importlib.import_module('configs.recall')
     for kind in module.KINDS:
         config = get_config(path, f'tiny,kind={kind}')
-        assert config.data.task.kind == kind and checks.find_faults(config, 1) == []
+        assert config.data.task.kind == kind and checks.find_problems(config, 1) == []
     with pytest.raises(UsageError, match='needle'):
         get_config(path, 'kind=needle')
 
@@ -393,7 +397,7 @@ def test_memories_of_any_size_are_runnable(name):
             assert ('memorizing' in config.model.attention) == bool(size)
             if size:
                 assert config.model.memorizing.memory_size == size
-            assert checks.find_faults(config, 1) == []
+            assert checks.find_problems(config, 1) == []
     with pytest.raises(UsageError, match='size=many: must be an integer'):
         get_config(path, 'size=many')
 
@@ -411,7 +415,7 @@ def test_memories_inside_the_layers_are_runnable():
         path = next(path for path in FILES if path.stem == stem)
         for argument in arguments:
             config = get_config(path, argument)
-            assert checks.find_faults(config, 1) == [], argument
+            assert checks.find_problems(config, 1) == [], argument
             assert ('plain' in argument) == (stem == 'pkm_lm' and 'product_key' not in config.model)
     with pytest.raises(UsageError, match='the paper has 12, 16, 24'):
         get_config(next(path for path in FILES if path.stem == 'pkm_lm'), 'layers=3')
@@ -433,8 +437,8 @@ def test_bad_memories_of_pairs_and_rows_are_said():
         for field, value in changes.items():
             config = get_config(path, 'tiny')
             config.model[stem.split('_')[0]][field] = value
-            found = checks.find_faults(config, 1)
-            assert any(f'{field} = {value!r}' in fault for fault in found), (field, found)
+            found = checks.find_problems(config, 1)
+            assert any(f'{field} = {value!r}' in problem for problem in found), (field, found)
 
 
 def test_the_transformer_xl_of_expire_spans_configs_is_the_papers():
@@ -449,7 +453,7 @@ def test_the_transformer_xl_of_expire_spans_configs_is_the_papers():
     assert adaptive.model.adaptive_span.per == 'head'
     assert set(dai.model.attention) == {'transformer_xl'}
     for config in (fixed, adaptive, dai):
-        assert checks.find_faults(config, 1) == []
+        assert checks.find_problems(config, 1) == []
     with pytest.raises(UsageError, match='transformer_xl_dai'):
         get_config(path, 'memory=transformer_xl_day')
 
@@ -457,25 +461,25 @@ def test_the_transformer_xl_of_expire_spans_configs_is_the_papers():
 def test_a_loss_may_be_switched_off_by_a_field_of_its_layer():
     config = with_memory('adaptive_span', per='none')
     assert 'adaptive_span' in config.train.loss_weights
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
 
 
 def test_evaluation_cuts_spans_and_never_rescales_them():
     config = with_memory('expire_span')
     config.evaluate.model = dict(expire_span=dict(limit=100, capacity=300, max_span=512))
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     for field, value in (('max_span', 100), ('pre_div', 2.0)):
         config.evaluate.model = dict(expire_span={field: value})
-        (fault,) = checks.find_faults(config, 1)
-        assert f'config.evaluate.model.expire_span.{field} = {value}: must be' in fault
+        (problem,) = checks.find_problems(config, 1)
+        assert f'config.evaluate.model.expire_span.{field} = {value}: must be' in problem
     config.evaluate.model = dict(expire_span=dict(max_span=100))
-    assert 'set limit' in checks.find_faults(config, 1)[0]
+    assert 'set limit' in checks.find_problems(config, 1)[0]
 
 
-def test_what_keeps_spans_from_learning_is_no_fault_of_evaluation():
+def test_what_keeps_spans_from_learning_is_no_problem_of_evaluation():
     config = with_memory('expire_span')
     config.evaluate.segment_length = 600
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
 
 
 def test_spans_bring_what_follows_from_them():
@@ -499,7 +503,9 @@ def test_spans_and_gaps_are_numbers():
 def test_a_task_is_checked_with_the_rest():
     config = get_config(next(path for path in FILES if path.stem == 'copy'), 'tiny')
     config.data.task.span = 0
-    assert any('config.data.task.span = 0' in fault for fault in checks.find_faults(config, 1))
+    assert any(
+        'config.data.task.span = 0' in problem for problem in checks.find_problems(config, 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -521,7 +527,7 @@ def test_a_task_is_checked_with_the_rest():
 def test_bad_continuous_memories_are_one_clear_error(changes, message):
     config = base()
     use(config, 'infinity_former', given(num_basis=150, num_samples=512, widths=(0.01, 0.05)))
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     config.model.infinity_former.update(changes)
-    faults = checks.find_faults(config, 1)
-    assert len(faults) == 1 and re.search(message, faults[0]), faults
+    problems = checks.find_problems(config, 1)
+    assert len(problems) == 1 and re.search(message, problems[0]), problems

@@ -11,7 +11,9 @@ from longmem_jax.errors import UsageError
 
 def config_of(argument, name='quickstart'):
     config = importlib.import_module(f'configs.{name}').get_config(argument)
-    assert [fault for fault in checks.find_faults(config, 1) if 'config.model' in fault] == []
+    assert [
+        problem for problem in checks.find_problems(config, 1) if 'config.model' in problem
+    ] == []
     return config
 
 

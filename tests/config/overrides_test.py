@@ -49,13 +49,13 @@ def test_every_type_is_read():
 
 def test_the_number_of_layers_changes_as_the_message_says():
     one = overridden('--config.model.num_layers=1')
-    attention, feed_forward = checks.find_faults(one, 1)
-    advice = [fault.rpartition('such as ')[2] for fault in (attention, feed_forward)]
+    attention, feed_forward = checks.find_problems(one, 1)
+    advice = [problem.rpartition('such as ')[2] for problem in (attention, feed_forward)]
     assert advice == [
         '--config.model.attention=transformer_xl,',
         '--config.model.feed_forward=dense,',
     ]
-    assert checks.find_faults(overridden('--config.model.num_layers=1', *advice), 1) == []
+    assert checks.find_problems(overridden('--config.model.num_layers=1', *advice), 1) == []
 
 
 def test_evaluation_may_override_every_field_of_the_model():
@@ -67,7 +67,7 @@ def test_evaluation_may_override_every_field_of_the_model():
     assert config.evaluate.model.to_dict() == dict(
         transformer_xl=dict(memory_length=256, same_length=True), dtype='bfloat16'
     )
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     assert checks.evaluation_model(config).transformer_xl.memory_length == 256
     assert config.model.transformer_xl.memory_length != 256
     whole = overridden("--config.evaluate.model={'transformer_xl': {'memory_length': 256}}")
@@ -77,8 +77,8 @@ def test_evaluation_may_override_every_field_of_the_model():
 def test_a_loss_weight_that_the_config_lacks_can_be_set():
     config = overridden('--config.train.loss_weights.expire_span=1e-6')
     assert config.train.loss_weights.expire_span == 1e-6
-    (fault,) = checks.find_faults(config, 1)
-    assert 'config.train.loss_weights.expire_span = 1e-06: not a loss of this model' in fault
+    (problem,) = checks.find_problems(config, 1)
+    assert 'config.train.loss_weights.expire_span = 1e-06: not a loss of this model' in problem
 
 
 def test_notes_end_with_what_they_explain():
@@ -108,9 +108,9 @@ def test_notes_end_with_what_they_explain():
 
 def test_any_config_can_read_another_source():
     config = overridden('--config.data.source=superglue', "--config.data.task={'name': 'CB'}")
-    assert config.data.task.to_dict() == {'name': 'CB'} and not checks.find_faults(config, 1)
+    assert config.data.task.to_dict() == {'name': 'CB'} and not checks.find_problems(config, 1)
     config = overridden('--config.data.source=superglue', "--config.data.task={'nam': 'CB'}")
-    assert any("did you mean 'name'" in fault for fault in checks.find_faults(config, 1))
+    assert any("did you mean 'name'" in problem for problem in checks.find_problems(config, 1))
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,9 @@ def test_a_run_to_start_from_has_a_model_that_can_be_made(tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(changed('model.d_model', -8)))
     experiment = types.SimpleNamespace(config=base())
     experiment.config.train.start_from = str(tmp_path)
-    with pytest.raises(UsageError, match=r'start_from = .*its config.json has faults:\n.*d_model'):
+    with pytest.raises(
+        UsageError, match=r'start_from = .*its config.json has problems:\n.*d_model'
+    ):
         parameters_of(experiment, print)
 
 

@@ -93,7 +93,7 @@ def test_bytes_of_a_prompt_that_are_not_text():
 
 
 class Books:
-    """A prepared data set of TFDS, with faults where it would read damaged files."""
+    """A prepared data set of TFDS, with problems where it would read damaged files."""
 
     data_dir = 'books'
 
@@ -176,22 +176,22 @@ def prepared(tmp_path_factory):
     return folder, make
 
 
-@pytest.mark.parametrize('fault', ['half', 'minus a byte', 'empty', 'deleted', 'description', ''])
-def test_real_files_of_tfds_that_are_damaged(prepared, fault, tmp_path, monkeypatch):
+@pytest.mark.parametrize('problem', ['half', 'minus a byte', 'empty', 'deleted', 'description', ''])
+def test_real_files_of_tfds_that_are_damaged(prepared, problem, tmp_path, monkeypatch):
     import tensorflow_datasets as tfds
 
     whole, make = prepared
     shutil.copytree(whole, tmp_path / 'copy')
     (path,) = tmp_path.rglob('*.array_record*')
     content = path.read_bytes()
-    if fault == 'description':
+    if problem == 'description':
         (path,) = tmp_path.rglob('dataset_info.json')
         path.write_text(path.read_text()[:-40])
-    elif fault == 'deleted':
+    elif problem == 'deleted':
         path.unlink()
     else:
         size = {'half': len(content) // 2, 'empty': 0, '': len(content)}.get(
-            fault, len(content) - 1
+            problem, len(content) - 1
         )
         path.write_bytes(content[:size])
     monkeypatch.setattr(tfds, 'builder', lambda name, file_format: make(tmp_path / 'copy'))
@@ -200,7 +200,7 @@ def test_real_files_of_tfds_that_are_damaged(prepared, fault, tmp_path, monkeypa
         source = hubs.tfds_source('damaged_books', 'train')
         return [source[index].text for index in range(3)]
 
-    if not fault:
+    if not problem:
         assert len(set(read())) == 3
         return
     with pytest.raises(UsageError, match='damaged'):

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from longmem_jax.data.load import load_source
-from longmem_jax.data.oddities import oddities
+from longmem_jax.data.warnings import warnings_of
 from longmem_jax.errors import UsageError
 from tests.data.reading import settings, texts
 
@@ -139,14 +139,14 @@ def test_a_later_line_is_named(tmp_path):
 def test_what_is_no_text_is_said(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path / name, tmp_path):
-        found = list(oddities(settings(path)))
+        found = list(warnings_of(settings(path)))
         if path == tmp_path and not name.startswith('train'):
             assert not found  # no file of a split
             continue
         assert bool(found) == bool(said) and all(said in line for line in found), found
     (tmp_path / 'train').mkdir()
     (tmp_path / name).rename(tmp_path / 'train' / name)
-    assert bool(list(oddities(settings(tmp_path)))) == bool(said)
+    assert bool(list(warnings_of(settings(tmp_path)))) == bool(said)
 
 
 @pytest.mark.parametrize('documents', ['file', 'line'])
@@ -161,15 +161,15 @@ def test_a_byte_order_mark_is_no_text(tmp_path, name, documents):
     assert texts(settings(tmp_path, documents=documents)) == [b'one']
     if name.startswith('a.txt'):
         assert texts(settings(path, fractions=(0.8, 0.1, 0.1))) == [b'on']
-    assert not list(oddities(settings(tmp_path)))
+    assert not list(warnings_of(settings(tmp_path)))
 
 
 def test_fractions_of_a_folder_are_said_to_be_unused(tmp_path):
-    assert not list(oddities(settings(tmp_path, fractions=(0.9, 0.2, 0.2))))  # no splits there
+    assert not list(warnings_of(settings(tmp_path, fractions=(0.9, 0.2, 0.2))))  # no splits there
     (tmp_path / 'train').mkdir()
     (tmp_path / 'train' / 'a.txt').write_text('a')
-    (said,) = oddities(settings(tmp_path, fractions=(0.9, 0.2, 0.2)))
+    (said,) = warnings_of(settings(tmp_path, fractions=(0.9, 0.2, 0.2)))
     assert 'config.data.fractions = (0.9, 0.2, 0.2) is not used' in said
-    assert not list(oddities(settings(tmp_path))) and not list(
-        oddities(settings('', source='stdlib'))
+    assert not list(warnings_of(settings(tmp_path))) and not list(
+        warnings_of(settings('', source='stdlib'))
     )

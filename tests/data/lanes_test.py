@@ -252,7 +252,7 @@ def test_state_of_the_iterator_is_the_cursor():
     np.testing.assert_array_equal(next(iterator)[0].tokens, wanted.tokens)
 
 
-def test_faults():
+def test_problems():
     with pytest.raises(UsageError, match='all documents are empty'):
         next(iter(LaneDataset(corpus([0, 0]), range(1), 1, 4, 1, 0, True, None, None)))
     cursor = Cursor(np.zeros(3, np.int32), np.zeros(3, np.int32))

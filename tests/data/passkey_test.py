@@ -33,7 +33,7 @@ def text_of(document):
 
 def test_a_key_is_asked_for_at_every_distance(tmp_path):
     config = config_of(tmp_path)
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     corpus = load.load(config.data, 'test', Bytes())
     assert len(corpus) == 6
     for document, distance in zip(map(corpus.__getitem__, range(6)), itertools.cycle((0, 30, 200))):
@@ -68,9 +68,9 @@ def test_training_draws_distances_and_a_seed_draws_the_same_again(tmp_path):
         (dict(kind='needles'), 'kind: not a field here'),
     ],
 )
-def test_faults(tmp_path, task, words):
-    faults = checks.find_faults(config_of(tmp_path, **task), 1)
-    assert [fault for fault in faults if words in fault]
+def test_problems(tmp_path, task, words):
+    problems = checks.find_problems(config_of(tmp_path, **task), 1)
+    assert [problem for problem in problems if words in problem]
 
 
 def test_texts_that_are_too_short_are_refused(tmp_path):

@@ -280,7 +280,7 @@ def test_lanes_carry_inputs_and_marks():
 
 
 @pytest.mark.parametrize(
-    'source, settings, fault',
+    'source, settings, problem',
     [
         ('collision', WORLD | dict(easy_question='past'), "easy_question = 'past'"),
         ('collision', WORLD | dict(size=200), 'size = 200: must lie between 4 and 64'),
@@ -291,9 +291,9 @@ def test_lanes_carry_inputs_and_marks():
         ('instruction', WALKS | dict(num_characters=500), 'num_characters = 500'),
     ],
 )
-def test_bad_settings_have_one_clear_fault(source, settings, fault):
-    faults = TASKS[source].check(settings)
-    assert len(faults) == 1 and fault in faults[0]
+def test_bad_settings_have_one_clear_problem(source, settings, problem):
+    problems = TASKS[source].check(settings)
+    assert len(problems) == 1 and problem in problems[0]
 
 
 def test_a_word_that_is_not_there():
@@ -373,7 +373,7 @@ def test_distances_are_checked():
         (dict(ask_every=8), "ask_every = 8: only with kind = 'passkey'"),
         (dict(kind='passkey', ask_every=-1), 'ask_every'),
     ):
-        assert any(message in fault for fault in check(KEYS | changes)), changes
+        assert any(message in problem for problem in check(KEYS | changes)), changes
 
 
 @pytest.mark.parametrize('split', ['train', 'test'])
@@ -437,8 +437,8 @@ def test_sizes_are_checked():
         (dict(sizes=((128, 20),)), '20 pairs need as many keys; num_words = 40 has 19'),
         (dict(fill='some'), "fill = 'some'"),
     ):
-        faults = check(PAIRS | changes)
-        assert len(faults) == 1 and message in faults[0], (changes, faults)
+        problems = check(PAIRS | changes)
+        assert len(problems) == 1 and message in problems[0], (changes, problems)
 
 
 def test_values_of_keys_that_were_seen_are_looked_up():

@@ -216,9 +216,9 @@ def test_a_killed_worker_is_said(data, monkeypatch):
 def test_a_file_of_others_is_not_replaced(data):
     file = Path(data.tokenized) / 'train' / '000-of-009.safetensors'
     file.parent.mkdir(parents=True)
-    for about, fault in (('[1]', 'must be an object'), ('{}', 'tokens of other data')):
+    for about, problem in (('[1]', 'must be an object'), ('{}', 'tokens of other data')):
         tensor_file.write(file, {'x': np.zeros(3)}, {'about': about})
-        with pytest.raises(UsageError, match=fault):
+        with pytest.raises(UsageError, match=problem):
             written(data, 'train')
 
 
@@ -275,5 +275,5 @@ def test_tokens_of_another_version_are_told_apart(data, monkeypatch, version, ag
 def test_only_texts_can_be_tokenized():
     config = base()
     config.data.source, config.data.tokenized = 'recall', 'tokens'
-    faults = [fault for fault in checks.find_faults(config, 1) if 'tokenized' in fault]
-    assert faults and 'stdlib, text' in faults[0]
+    problems = [problem for problem in checks.find_problems(config, 1) if 'tokenized' in problem]
+    assert problems and 'stdlib, text' in problems[0]

@@ -125,7 +125,7 @@ def test_folder_of_a_pretrained_model(config, tmp_path):
         load_tokenizer('tokenizers', folder)
 
 
-def test_faults(config, tmp_path):
+def test_problems(config, tmp_path):
     for kind, path, message in (
         ('word', '', "did you mean 'words'"),
         ('tokenizers', '', 'file of a tokenizers'),

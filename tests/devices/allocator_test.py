@@ -134,8 +134,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def test_a_program_that_uses_the_library_keeps_its_settings():
-    faults = subprocess.check_output([sys.executable, '-c', AS_LIBRARY], text=True)
-    assert int(faults) < 1000, 'give_back must set nothing where keep_pages was not called'
+    problems = subprocess.check_output([sys.executable, '-c', AS_LIBRARY], text=True)
+    assert int(problems) < 1000, 'give_back must set nothing where keep_pages was not called'
 
 
 def test_an_older_c_library_gets_the_most_that_it_takes(monkeypatch):

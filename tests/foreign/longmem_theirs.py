@@ -8,8 +8,8 @@ from longmem_jax.contract import Recipe, Recipes
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tasks.registry import Task
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.faults import of_section
 from longmem_jax.memory import transformer_xl
+from longmem_jax.problems import of_section
 
 WORDS = ('<begin>', 'a', 'b', 'c', '?')
 

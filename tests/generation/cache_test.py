@@ -86,7 +86,7 @@ def run(tmp_path, monkeypatch):
     config = host_config.get_config('tiny,memory=none,segment=8')
     config.model.num_positions = 24
     config.mesh = dict(data=1, fsdp=1, tensor=1, memory=1)
-    assert not checks.find_faults(config, 1)
+    assert not checks.find_problems(config, 1)
     made = Experiment(config, tmp_path, make_mesh(dict(data=1), jax.devices()[:1]))
     params = jax.tree.map(lambda leaf: 4 * leaf, toys.parameters(made.model, 0))
     monkeypatch.setattr(Experiment, 'restore_parameters', lambda self: (params, 0))
@@ -129,4 +129,4 @@ def test_the_cache_in_training_has_a_limit_that_is_said(tmp_path):
         with pytest.raises(UsageError, match=message):
             host_config.get_config(f'path={folder},{argument}')
     config.model.cache_dtype = 'float8'
-    assert 'cache_dtype' in '\n'.join(checks.find_faults(config, 1))
+    assert 'cache_dtype' in '\n'.join(checks.find_problems(config, 1))

@@ -72,7 +72,7 @@ def test_tensors_of_another_model(changed, message, tmp_path):
         (dict(longmem=3), 'longmem must have model'),
         (dict(longmem=dict(model=dict(num_layers=2, secret=1))), 'secret: not fields'),
         (dict(longmem=dict(model=dict(num_layers='x'))), 'longmem.model cannot be read'),
-        (dict(longmem=dict(model=dict(attention=['none'] * 2))), 'longmem.model has faults'),
+        (dict(longmem=dict(model=dict(attention=['none'] * 2))), 'longmem.model has problems'),
     ],
 )
 def test_a_config_of_another_model(changes, message, tmp_path):

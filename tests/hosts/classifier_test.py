@@ -33,7 +33,7 @@ def config_of(model, **fields):
 def made(length=8, **fields):
     """A small classifier and its parameters."""
     config = config_of(model_of(SHAPE, 'bert'), **fields)
-    assert KINDS['classifier'].faults(config, length) == []
+    assert KINDS['classifier'].check(config, length) == []
     model = make_model(config, length)
     return model, parameters(model)
 
@@ -175,9 +175,9 @@ def test_only_the_class_of_an_example_is_scored():
         (dict(classifier=dict(classes=3, by_choice=True, num_tokens=0, dropout=0.0)), 'must divide'),
     ],
 )  # fmt: skip
-def test_what_the_encoder_would_ignore_is_a_fault(changes, message):
+def test_what_the_encoder_would_ignore_is_a_problem(changes, message):
     config = config_of(model_of(SHAPE, 'bert'))
     with config.ignore_type():
         config.update(changes)
-    (fault,) = KINDS['classifier'].faults(config, 8)
-    assert message in fault
+    (problem,) = KINDS['classifier'].check(config, 8)
+    assert message in problem

@@ -67,7 +67,7 @@ def grafted(name, memory, **options):
     grafting.use_host(config, str(folder_of(name)))
     grafting.graft(config, memory, **options)
     config.data.tokenizer = dict(kind='bytes', path='', size=0)
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     return config
 
 

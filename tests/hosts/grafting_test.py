@@ -1,4 +1,4 @@
-"""Memories in some layers of a host, with other positions, rates and faults."""
+"""Memories in some layers of a host, with other positions, rates and problems."""
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from tests.parity_systems.hosts import DECODERS
 def get_config(argument, name='gpt2'):
     config = host_config.get_config(f'tiny,path={folder_of(name)},segment={LENGTH},{argument}')
     config.data.tokenizer = dict(kind='bytes', path='', size=0)
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     return config
 
 
@@ -126,7 +126,7 @@ def test_rates_tell_the_host_from_what_is_new(name):
         ('memory=infini,host_rate=x', 'host_rate=x: must be a number'),
     ],
 )
-def test_faults(argument, message):
+def test_problems(argument, message):
     with pytest.raises(UsageError, match=message):
         get_config(argument)
 

@@ -215,5 +215,5 @@ def test_more_blocks_than_there_are():
 
 @pytest.mark.parametrize('choice', ['body', 'last:0', 'last:x', 'last', 3])
 def test_unknown_parts(choice):
-    assert 'last:2' in adaptation.adapted_fault(choice)
-    assert not adaptation.adapted_fault('last:12')
+    assert 'last:2' in adaptation.adapted_problem(choice)
+    assert not adaptation.adapted_problem('last:12')

@@ -123,7 +123,7 @@ BAD = {
 
 
 @pytest.mark.parametrize('message', BAD)
-def test_faulty_files(tmp_path, message):
+def test_wrong_files(tmp_path, message):
     write(tmp_path / 'f.csv', BAD[message])
     with pytest.raises(UsageError, match=re.escape(message)):
         data.read_file(tmp_path / 'f.csv', 'ag_news', 'plain')
@@ -139,12 +139,12 @@ def test_faulty_files(tmp_path, message):
         (dict(extra=1), 'extra: not a field'),
     ],
 )
-def test_faulty_settings(root, changes, message):
+def test_wrong_settings(root, changes, message):
     with pytest.raises(UsageError, match=message):
         data.read(str(root), SETTINGS | changes)
 
 
-def test_faulty_folders_and_tokenizers(root, tmp_path):
+def test_wrong_folders_and_tokenizers(root, tmp_path):
     with pytest.raises(UsageError, match='has no folder yelp or yelp_review_full_csv'):
         data.read(str(root / 'nowhere'), SETTINGS)
     with pytest.raises(UsageError, match="task = 'sst5'"):
@@ -199,7 +199,7 @@ def test_the_bounds(root):
     assert alone.names == ('yahoo',) and len(alone.rows) == 4 and not alone.tasks.any()
 
 
-def test_faulty_orders(root):
+def test_wrong_orders(root):
     tasks = made(root)
     with pytest.raises(UsageError, match="order = 'v'"):
         stream.named_order(data.ORDERS, 'v')

@@ -35,7 +35,7 @@ def make_plan(name='oml_er', optimizer=None, **changes):
     )  # fmt: skip
     assert set(changes) <= set(settings)
     settings = config_dict.FrozenConfigDict(settings | changes)
-    assert not METHODS[name].METHOD.faults(settings)
+    assert not METHODS[name].METHOD.check(settings)
     network = Network(Bag(11, 3, 5), heads.Classes(3))
     return METHODS[name].plan(network, settings, optimizer or optax.sgd(0.5), BATCH)
 
@@ -412,17 +412,17 @@ def test_as_many_steps_before_a_test_as_in_training():
     assert 'Note' not in ''.join(episodes.make(make_plan(adapt_steps=-1)).schedule(33))
 
 
-class Faulty(Bag):
+class Wrong(Bag):
     """An encoder of which a text with token 10 is not finite."""
 
     def encode(self, params, inputs, key=None):
-        faulty = params['embedding'].at[10].set(jnp.nan)
-        return super().encode({**params, 'embedding': faulty}, inputs, key)
+        wrong = params['embedding'].at[10].set(jnp.nan)
+        return super().encode({**params, 'embedding': wrong}, inputs, key)
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_counted():
     plan, stream = make_plan(optimizer=optax.adam(0.1)), make_stream(33)
-    plan = plan._replace(network=Network(Faulty(11, 3, 5), heads.Classes(3)))
+    plan = plan._replace(network=Network(Wrong(11, 3, 5), heads.Classes(3)))
     tokens = stream.tokens.at[:, :].set(jnp.where(stream.tokens == 10, 9, stream.tokens))
     stream = stream.replace(tokens=tokens.at[10, 0].set(10))  # in the support of the third episode
     state = episodes.init(plan, jax.random.key(3))
@@ -473,14 +473,14 @@ def test_a_replay_that_would_not_be_is_refused(changes, stream):
         episodes.make(make_plan(**changes)).schedule(stream)
 
 
-def test_faults_name_their_fields():
+def test_problems_name_their_fields():
     for method in METHODS.values():
         settings = dict(method.METHOD.settings)
-        assert not method.METHOD.faults(settings)
+        assert not method.METHOD.check(settings)
         wrong = dict(
             updates=0, inner_rate=0.0, write_rate=1.5, capacity=-1, adapt_steps=-2, replay_every=0,
             replay_rate=0.0,
         )  # fmt: skip
-        faults = method.METHOD.faults(settings | wrong)
-        assert sorted(fault.split()[0] for fault in faults) == sorted(wrong)
-        assert not method.METHOD.faults(settings | dict(replay=False, replay_every=0))
+        problems = method.METHOD.check(settings | wrong)
+        assert sorted(problem.split()[0] for problem in problems) == sorted(wrong)
+        assert not method.METHOD.check(settings | dict(replay=False, replay_every=0))

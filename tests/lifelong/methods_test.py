@@ -53,7 +53,7 @@ def made(name, **changes):
     """A learner, with `observe` and `predict` compiled."""
     method = METHODS[name]
     settings = ConfigDict(method.settings | CHANGES.get(name, {}) | changes)
-    assert not method.faults(settings)
+    assert not method.check(settings)
     learner = method.make(toy.NETWORK, settings, optax.adam(0.03), BATCH)
     return learner._replace(observe=jax.jit(learner.observe), predict=jax.jit(learner.predict))
 
@@ -330,10 +330,10 @@ def test_every_rule_meets_the_write_rate(rule):
         ('meta_mbpa', dict(capacity=10, num_neighbours=11), 'num_neighbours = 11'),
     ],
 )
-def test_faults(name, changes, text):
+def test_problems(name, changes, text):
     method = METHODS[name]
-    assert not method.faults(method.settings)
-    found = method.faults(method.settings | changes)
+    assert not method.check(method.settings)
+    found = method.check(method.settings | changes)
     assert len(found) == 1
     assert re.search(text, found[0]), found
 

@@ -102,7 +102,7 @@ def test_long_texts_are_several_rows():
         pretrain.rows_of([' '], tokenizer, 8)
 
 
-def test_faults(tmp_path):
+def test_problems(tmp_path):
     settings = pretrain.SETTINGS
     with pytest.raises(UsageError, match='share = 2'):
         pretrain.pretrain(['a'], str(tmp_path / 'e'), settings | dict(share=2.0))

@@ -184,14 +184,14 @@ def test_training_texts(root):
         ),
     ],
 )
-def test_faulty_files(root, file, content, message):
+def test_wrong_files(root, file, content, message):
     write(root / file, content)
     name = 'squad' if 'squad' in file else 'trivia_web'
     with pytest.raises(UsageError, match=message):
         made(root, (name,))
 
 
-def test_faulty_settings(root):
+def test_wrong_settings(root):
     with pytest.raises(UsageError, match='max_question = 20: leaves no room'):
         made(root, max_question=20)
     with pytest.raises(UsageError, match='squad: has 2 usable rows'):

@@ -197,12 +197,12 @@ def test_clusters_of_the_tokens_of_an_encoder(tmp_path):
         ('', 'has no examples'),
     ],
 )
-def test_faulty_lines(tmp_path, line, message):
+def test_wrong_lines(tmp_path, line, message):
     with pytest.raises(UsageError, match=message):
         read(write(tmp_path, train=[line]))
 
 
-def test_other_faults(tmp_path):
+def test_other_problems(tmp_path):
     with pytest.raises(UsageError, match='must have relation_name.txt'):
         read(tmp_path)
     write(tmp_path)

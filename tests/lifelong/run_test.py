@@ -120,7 +120,7 @@ def test_eight_devices_learn_what_one_does(tmp_path):
 def test_streams(stream, rows, tasks, tmp_path):
     config = small_config(tmp_path)
     config.lifelong.stream, config.lifelong.epochs = stream, 1 if stream == 'tasks' else 2
-    assert settings.find_faults(config) == []
+    assert settings.find_problems(config) == []
     built = Built(config, tmp_path, sharding.make_mesh(config.mesh.to_dict(), jax.devices()[:1]))
     assert len(built.stream.rows) == rows and len(built.stream.names) == tasks
 
@@ -135,14 +135,14 @@ def test_streams(stream, rows, tasks, tmp_path):
         ('draws', 0, 'draws = 0'),
     ],
 )
-def test_faults(field, value, message, tmp_path):
+def test_problems(field, value, message, tmp_path):
     config = small_config(tmp_path)
     config.lifelong[field] = value
     with pytest.raises(UsageError, match=message):
         settings.require(config)
 
 
-def test_faults_of_data_and_of_methods(tmp_path):
+def test_problems_of_data_and_of_methods(tmp_path):
     config = small_config(tmp_path, 'method=mbpa')
     config.lifelong.mbpa.num_neighbours = 0
     config.data.task.rows = 0

@@ -80,10 +80,10 @@ def test_advice_is_enough():
     assert schedule.batches(Sparse(1600, 0.01), 16) == 1
 
 
-def test_faults():
-    assert not schedule.faults(9600, 0.01)
-    assert [fault.split()[0] for fault in schedule.faults(0, 0.0)] == [
+def test_problems():
+    assert not schedule.check(9600, 0.01)
+    assert [problem.split()[0] for problem in schedule.check(0, 0.0)] == [
         'replay_every',
         'replay_rate',
     ]
-    assert schedule.faults(1, 1.5)
+    assert schedule.check(1, 1.5)

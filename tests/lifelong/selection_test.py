@@ -128,10 +128,10 @@ def test_uncertain_and_forgettable_order():
     assert found[0] == found[1] < found[2] < found[3]
 
 
-def test_faults():
+def test_problems():
     good = dict(selection.SETTINGS)
-    assert not selection.faults(good)
-    wrong = selection.faults(good | dict(write='divers', write_rate=2, write_beta=0))
+    assert not selection.check(good)
+    wrong = selection.check(good | dict(write='divers', write_rate=2, write_beta=0))
     assert 'diverse' in wrong[0] and [text.split()[0] for text in wrong] == [
         'write', 'write_rate', 'write_beta',
     ]  # fmt: skip

@@ -169,8 +169,8 @@ def test_kl_of_a_parabola_is_the_integral(sigma_sq):
 @pytest.mark.parametrize('kind', ['paper_eq21', 'as_released'])
 def test_formulas_for_gaussians_are_refused_for_parabolas(kind):
     fields = LAYERS['infinity_former'].small() | dict(density='parabola', kl=kind)
-    (fault,) = check(fields, None, LENGTH)
-    assert fault.startswith(f"kl = '{kind}': a formula for Gaussian densities")
+    (problem,) = check(fields, None, LENGTH)
+    assert problem.startswith(f"kl = '{kind}': a formula for Gaussian densities")
     half = jnp.asarray(0.5)
     with pytest.raises(ValueError, match="use 'true'"):
         continuous.kl_divergence(half, half, 0.1, kind, 'parabola')
@@ -260,11 +260,11 @@ def test_biases_set_where_and_how_wide_densities_begin():
 def test_first_values_of_biases_need_biases():
     small = LAYERS['infinity_former'].small()
     for wrong in (dict(first_width=0.1), dict(first_places=(0.2, 0.8))):
-        (fault,) = check(small | wrong, None, LENGTH)
-        assert 'set biases = True' in fault
+        (problem,) = check(small | wrong, None, LENGTH)
+        assert 'set biases = True' in problem
     for wrong in (dict(first_places=(0.0, 0.5)), dict(first_places=(0.5,))):
-        (fault,) = check(small | wrong | dict(biases=True), None, LENGTH)
-        assert fault.startswith('first_places')
+        (problem,) = check(small | wrong | dict(biases=True), None, LENGTH)
+        assert problem.startswith('first_places')
     assert not check(
         small | dict(biases=True, first_width=0.1, first_places=(0.2, 0.8)), None, LENGTH
     )

@@ -168,7 +168,7 @@ def test_every_memory_has_a_row():
 
 @pytest.mark.parametrize('name', LEARNS)
 def test_its_recipe_can_be_trained(name):
-    assert checks.find_faults(config_of(LEARNS[name]), 1) == []
+    assert checks.find_problems(config_of(LEARNS[name]), 1) == []
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import longmem_jax
 from configs.memsizer_wikitext103 import get_config
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import feature_maps
-from longmem_jax.training.graft import graft
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
+from longmem_jax.training.warm_start import warm_start
 from tests.toys import parameters, random_segments, run, toy, with_config
 
 
@@ -142,7 +142,7 @@ def test_a_softmax_model_becomes_t2r():
         own = dict(toy('linear:t2r')[0].config.linear.to_dict(), bias=bias)
         t2r = with_config('linear:t2r', **common, linear=own)
         said = []
-        grafted = graft(parameters(t2r, 7), trained, 'RUN', said.append)
+        grafted = warm_start(parameters(t2r, 7), trained, 'RUN', said.append)
         for block in ('block_0', 'block_1'):
             ours, theirs = (tree[block]['attention'] for tree in (grafted, trained))
             jax.tree.map(np.testing.assert_array_equal, ours['projections'], theirs['projections'])

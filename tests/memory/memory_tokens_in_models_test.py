@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.model_checks import model_problems
 from longmem_jax.data.lanes import Batch
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.registry import LAYERS
@@ -132,7 +132,7 @@ def test_keys_of_a_datastore_are_those_of_the_tokens():
 
 def test_carried_tokens_must_be_appended():
     model = model_config(NAME, **fields(carry=True, at_end=False))
-    assert any('needs at_end = True' in fault for fault in model_faults(model, LENGTH))
+    assert any('needs at_end = True' in problem for problem in model_problems(model, LENGTH))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""The attention layer of memory tokens: visibility, and faults of its section."""
+"""The attention layer of memory tokens: visibility, and problems of its section."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.model_checks import model_problems
 from longmem_jax.memory.memory_tokens.layer import visible
 from tests.toys import LENGTH, model_config
 
@@ -59,8 +59,8 @@ def test_a_window_is_for_tokens_and_the_cache_for_memory_tokens_if_so_chosen():
         (dict(same_length=True, memory_length=0), 'needs memory_length > 0'),
     ],
 )
-def test_bad_fields_are_faults(changes, message):
+def test_bad_fields_are_problems(changes, message):
     model = model_config('memory_tokens')
     section = 'memory_tokens' if 'num_tokens' in changes else 'mem_transformer'
     model[section].update(changes)
-    assert any(message in fault for fault in model_faults(model, LENGTH))
+    assert any(message in problem for problem in model_problems(model, LENGTH))

@@ -155,7 +155,7 @@ def test_the_rest_is_frozen_and_has_no_moments():
         assert not np.abs(leaves(gradient)[path]).max(), path
 
 
-def test_faults():
+def test_problems():
     with pytest.raises(UsageError, match=r"targets = 'nowhere': found in no path.*projections/key"):
         model = toys.with_config('local', 1, lora=lora(targets='nowhere'))
         jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
@@ -166,6 +166,6 @@ def test_faults():
     ):
         config = base()
         config.model.lora.update(fields)
-        faults = [fault for fault in checks.find_faults(config, 1) if 'lora' in fault]
-        assert len(faults) == 1, faults
-        assert re.search(message, faults[0]), faults
+        problems = [problem for problem in checks.find_problems(config, 1) if 'lora' in problem]
+        assert len(problems) == 1, problems
+        assert re.search(message, problems[0]), problems

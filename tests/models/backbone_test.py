@@ -70,13 +70,13 @@ def test_norms_of_heads_bound_queries_and_keys():
         (dict(rotary_factor=0.5), 'rotary_factor = 0.5: must be at least 1'),
     ],
 )
-def test_faults(changes, message):
+def test_problems(changes, message):
     config = base()
     config.model.transformer_xl.position = 'rotary'
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     config.model.update(changes)
-    faults = checks.find_faults(config, 1)
-    assert any(message in fault for fault in faults), faults
+    problems = checks.find_problems(config, 1)
+    assert any(message in problem for problem in problems), problems
 
 
 def test_a_text_encoder_ignores_padding():

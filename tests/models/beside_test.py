@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.model_checks import model_problems
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
@@ -17,7 +17,7 @@ def beside(name, layers=2):
     config = model_config('local', layers)
     config.beside = ('',) * (layers - 1) + (name,)
     config[name] = LAYERS[name].small()
-    assert model_faults(config, LENGTH) == []
+    assert model_problems(config, LENGTH) == []
     model = make_model(config, LENGTH)
     params = parameters(model)
     last = params[f'block_{layers - 1}']
@@ -63,4 +63,6 @@ def test_it_remembers_through_its_gate_alone():
 def test_a_name_that_is_no_attention_is_one_message():
     config = model_config('local')
     config.beside = ('dense', '')
-    assert any("config.model.beside = 'dense'" in fault for fault in model_faults(config, LENGTH))
+    assert any(
+        "config.model.beside = 'dense'" in problem for problem in model_problems(config, LENGTH)
+    )

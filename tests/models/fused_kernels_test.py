@@ -159,28 +159,28 @@ def a_config(**model):
     return config
 
 
-def test_faults_say_who_has_it():
-    assert checks.find_faults(a_config(), 1) == []
+def test_problems_say_who_has_it():
+    assert checks.find_problems(a_config(), 1) == []
     able = ', '.join(
         sorted(name for name, entry in ATTENTION.items() if entry.layer.fused is not None)
     )
     unable = a_config(attention=('memsizer',) * 2, memsizer=section('memsizer'))
-    fault, *_ = checks.find_faults(unable, 1)
-    assert fault == (
+    problem, *_ = checks.find_problems(unable, 1)
+    assert problem == (
         f"config.model.kernels = 'fused': 'memsizer' has no fused kernel, those that have are {able}; "
         "use 'plain'"
     )
-    fault, *_ = checks.find_faults(
+    problem, *_ = checks.find_problems(
         a_config(transformer_xl=section('transformer_xl', position='alibi_beyond')), 1
     )
-    assert "transformer_xl.position = 'alibi_beyond'" in fault
+    assert "transformer_xl.position = 'alibi_beyond'" in problem
     many = section('memorizing', memory_size=512, block_size=512, top_k=257)
-    fault, *_ = checks.find_faults(a_config(attention=('memorizing',) * 2, memorizing=many), 1)
-    assert 'memorizing.top_k = 257 is more than 256' in fault
-    fault, *_ = checks.find_faults(a_config(dtype='float64'), 1)
-    assert 'has no float64' in fault
-    fault, *_ = checks.find_faults(a_config(kernels='fussed'), 1)
-    assert "kernels = 'fussed'" in fault and 'allowed are plain, fused' in fault
+    problem, *_ = checks.find_problems(a_config(attention=('memorizing',) * 2, memorizing=many), 1)
+    assert 'memorizing.top_k = 257 is more than 256' in problem
+    problem, *_ = checks.find_problems(a_config(dtype='float64'), 1)
+    assert 'has no float64' in problem
+    problem, *_ = checks.find_problems(a_config(kernels='fussed'), 1)
+    assert "kernels = 'fussed'" in problem and 'allowed are plain, fused' in problem
     sizes = dict(d_model=8, num_heads=2, segment_length=4)
     with pytest.raises(UsageError, match="'memsizer' has no fused kernel"):
         make_layer('memsizer', kernels='fused', **sizes)

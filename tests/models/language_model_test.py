@@ -63,7 +63,7 @@ def made(name):
     params = parameters(model, 1)
 
     def opened(path, leaf):
-        """Biases of a host's memory hide it at first, and with it any fault in how it is read."""
+        """Biases of a host's memory hide it at first, and with it any problem in how it is read."""
         is_bias = parameter_path(path).endswith('/memory_bias')
         return jnp.linspace(-1.0, 1.0, len(leaf)) if is_bias else leaf
 

@@ -10,7 +10,7 @@ import pytest
 from experiments.analysis import memformer_slots
 from longmem_jax.commands.train import train
 from longmem_jax.config.base import stack
-from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.model_checks import model_problems
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.memory.memformer import slot_attention as slots
@@ -177,10 +177,10 @@ def test_slots_are_written_only_by_tokens(name):
         (dict(num_slots='many'), 'must be an int'),
     ],
 )
-def test_bad_fields_are_faults(changes, message):
+def test_bad_fields_are_problems(changes, message):
     model = model_config('memformer')
     model.memformer = dict(model.memformer) | changes
-    assert any(message in fault for fault in model_faults(model, LENGTH))
+    assert any(message in problem for problem in model_problems(model, LENGTH))
 
 
 @pytest.mark.slow
@@ -234,4 +234,4 @@ def test_the_kinds_of_slots_and_their_figure():
 def test_unknown_kinds_are_said():
     model = model_config('memformer')
     model.kind = 'gpt'
-    assert any('config.model.kind' in fault for fault in model_faults(model, LENGTH))
+    assert any('config.model.kind' in problem for problem in model_problems(model, LENGTH))

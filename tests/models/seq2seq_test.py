@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.config.base import base, stack
-from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.model_checks import model_problems
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
 from longmem_jax.segment import NOTHING, Segment
@@ -53,7 +53,7 @@ def config_of(name):
         cross=cross,
         cross_slots=4,
     )
-    assert model_faults(model, SOURCE + TARGET) == []
+    assert model_problems(model, SOURCE + TARGET) == []
     return model
 
 
@@ -199,10 +199,10 @@ def test_linear_cross_attention_learns(name):
 def test_cross_attention_of_a_memory_needs_that_memory():
     config = config_of('transformer')
     config.seq2seq.cross = 'linear'
-    (fault,) = model_faults(config, SOURCE + TARGET)
-    assert "use 'linear' in config.model.attention" in fault
+    (problem,) = model_problems(config, SOURCE + TARGET)
+    assert "use 'linear' in config.model.attention" in problem
     config.seq2seq.cross = 'infini'
-    assert any('allowed are softmax, linear, memsizer' in f for f in model_faults(config, 11))
+    assert any('allowed are softmax, linear, memsizer' in f for f in model_problems(config, 11))
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def check(settings, arrays):
         )
         | released()['method']
     )
-    assert not method.METHOD.faults(chosen)
+    assert not method.METHOD.check(chosen)
     optimizer = base().optimizer
     adam = {k: v for k, v in settings['adam'].items() if k in optimizer}
     optimizer.update(released()['optimizer'] | adam)

@@ -69,7 +69,7 @@ def test_compiling_gives_signs_of_life():
     assert all(re.fullmatch(r'Compiling: 0:00:\d\d so far', line) for line in lines[1:])
 
 
-def test_a_fault_while_busy_is_not_hidden():
+def test_a_problem_while_busy_is_not_hidden():
     with pytest.raises(KeyError), busy('Compiling', out=io.StringIO()):
         raise KeyError
 

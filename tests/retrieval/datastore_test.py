@@ -131,14 +131,14 @@ def test_keys_that_are_not_there_cannot_be_asked_for(folder):
 def test_files_of_the_wrong_size_are_written_again(folder):
     """Who is told to build a damaged datastore again must not get the damaged one."""
     manifest = read_manifest(folder)
-    assert not build_datastore._fault(folder, manifest)
-    assert 'no progress' in build_datastore._fault(folder, manifest | dict(complete=False))
+    assert not build_datastore._problem(folder, manifest)
+    assert 'no progress' in build_datastore._problem(folder, manifest | dict(complete=False))
     keys = folder / 'keys.00000.bin'
     keys.write_bytes(keys.read_bytes()[:-4])
-    assert 'keys.00000.bin: 92 bytes, 96 bytes' in build_datastore._fault(folder, manifest)
+    assert 'keys.00000.bin: 92 bytes, 96 bytes' in build_datastore._problem(folder, manifest)
     keys.unlink()
     os.mkfifo(keys)
-    assert 'keys.00000.bin: missing' in build_datastore._fault(folder, manifest)
+    assert 'keys.00000.bin: missing' in build_datastore._problem(folder, manifest)
     for name in ('index.a.b.faiss', 'index.c.safetensors', 'progress-00001.safetensors'):
         (folder / name).write_text('old')
     build_datastore._clear(folder)

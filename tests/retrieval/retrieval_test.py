@@ -172,8 +172,8 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
             'share + cache_share = 1.2: must be',
         ),
     ):
-        faults = checks.find_faults(opened(config, workdir, **changes).config, 1)
-        assert len(faults) == 1 and message in faults[0], faults
+        problems = checks.find_problems(opened(config, workdir, **changes).config, 1)
+        assert len(problems) == 1 and message in problems[0], problems
     with pytest.raises(UsageError, match='another source'):
         build_datastore.build(make(config, workdir), 'test')
 
@@ -513,10 +513,10 @@ def test_codes_must_divide_the_keys_before_anything_is_read():
     config = wikitext103.get_config()
     add(config, 'retrieval')
     config.retrieval.update(kind='knn_lm', index='faiss')
-    faults = checks.find_faults(config, 1)
-    assert faults == [
+    problems = checks.find_problems(config, 1)
+    assert problems == [
         'config.retrieval.code_size = 64: must divide config.model.d_model = 410, the width of keys; '
         'the nearest that do are 41 and 82'
     ]
     config.retrieval.code_size = 82
-    assert not checks.find_faults(config, 1)
+    assert not checks.find_problems(config, 1)

@@ -308,7 +308,7 @@ def test_only_what_was_read_twice_is_damage(open_run, mesh, monkeypatch):
 
 
 @pytest.mark.parametrize('part', ['identity_of', '_read'])
-def test_a_fault_of_the_library_is_not_damage(open_run, mesh, monkeypatch, part):
+def test_a_problem_of_the_library_is_not_damage(open_run, mesh, monkeypatch, part):
     """After all checksums were right."""
     save(open_run, mesh)
     saver, _ = open_run()

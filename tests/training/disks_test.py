@@ -1,4 +1,4 @@
-"""Checkpoints on disks that are full or fail, and faults in the words of libraries."""
+"""Checkpoints on disks that are full or fail, and problems in the words of libraries."""
 # ruff: noqa: F811 (fixtures)
 
 import errno
@@ -139,11 +139,11 @@ def test_a_folder_that_vanishes_while_it_is_written_is_one_message(opened, monke
     assert 'Traceback' not in capfd.readouterr().err and not orbax_threads()
 
 
-# Faults in the words of libraries.
+# Problems in the words of libraries.
 
 
-def test_a_path_that_orbax_did_not_see_is_a_fault_of_the_disk(opened, monkeypatch):
-    """It asks whether a path is there, and takes every fault for a no."""
+def test_a_path_that_orbax_did_not_see_is_a_problem_of_the_disk(opened, monkeypatch):
+    """It asks whether a path is there, and takes every problem for a no."""
     directory = save(opened, 2)
 
     def unseen(folder):
@@ -171,7 +171,7 @@ def test_a_path_that_orbax_did_not_see_is_a_fault_of_the_disk(opened, monkeypatc
 
 
 @pytest.mark.parametrize('going_on', [TRAINING, None], ids=['trains', 'reads'])
-def test_a_fault_that_tensorstore_words_is_said_in_ours(opened, monkeypatch, going_on):
+def test_a_problem_that_tensorstore_words_is_said_in_ours(opened, monkeypatch, going_on):
     save(opened, 2)
     saver, _ = opened(going_on=going_on)
 
@@ -256,7 +256,7 @@ def test_what_cannot_be_listed_is_not_empty(opened, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['d', None])
-def test_a_fault_in_a_folder_without_its_path_names_the_run(opened, monkeypatch, name):
+def test_a_problem_in_a_folder_without_its_path_names_the_run(opened, monkeypatch, name):
     """`shutil.rmtree` gives the name in the folder that it has open; other calls give none."""
     directory = save(opened, 2)
     saver, _ = opened()

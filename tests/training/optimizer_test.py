@@ -262,7 +262,7 @@ def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, gro
         (dict(schedule='inverse_sqrt'), 'warmup_steps = 0'),
     ],
 )
-def test_faults_are_named(changes, message):
+def test_problems_are_named(changes, message):
     with pytest.raises(UsageError, match=message):
         optimizer.make_optimizer(make_config(**changes), 10, make_params())
 

@@ -91,8 +91,8 @@ def test_the_other_segments_have_none():
 
 def test_the_number_of_segments_with_a_gradient_is_checked():
     for count, sound in ((0, True), (5, True), (6, False), (-1, False)):
-        faults = checks.find_faults(small('transformer_xl', gradient_segments=count), 1)
-        assert any('gradient_segments' in fault for fault in faults) != sound
+        problems = checks.find_problems(small('transformer_xl', gradient_segments=count), 1)
+        assert any('gradient_segments' in problem for problem in problems) != sound
 
 
 def readable(memory):
@@ -166,8 +166,8 @@ def test_a_step_draws_with_the_generator_of_the_config(prng):
 
 
 def test_an_unknown_generator_is_refused():
-    faults = checks.find_faults(small('transformer_xl', prng='philox'), 1)
-    assert any("prng = 'philox': allowed: threefry, rbg" in fault for fault in faults)
+    problems = checks.find_problems(small('transformer_xl', prng='philox'), 1)
+    assert any("prng = 'philox': allowed: threefry, rbg" in problem for problem in problems)
 
 
 def test_a_step_is_lowered_for_its_mesh():

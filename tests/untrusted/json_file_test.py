@@ -96,7 +96,7 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
         (dict(name='\x1b'), r"name = '\\x1b'"),
     ],
 )
-def test_the_first_fault_is_named_with_its_place(changes, message):
+def test_the_first_problem_is_named_with_its_place(changes, message):
     schema.require(RIGHT, EACH, 'FILE')
     with pytest.raises(UsageError, match=f'^FILE: {message}'):
         schema.require(RIGHT | changes, EACH, 'FILE')

@@ -71,7 +71,7 @@ def store(folder: Path) -> None:
 def read_store(folder: Path) -> None:
     """Opens a datastore, and does what building it again would do before anything is compiled."""
     manifest = read_manifest(folder)
-    if not build_datastore._fault(folder, manifest) and not manifest['complete']:
+    if not build_datastore._problem(folder, manifest) and not manifest['complete']:
         path = folder / manifest.get('progress', 'none')
         assert path.parent == folder and '/' not in path.name
     opened = Datastore(folder, None, False, vocab_size=7)
@@ -94,7 +94,7 @@ def unfinished(folder: Path) -> None:
 def resume_store(folder: Path) -> None:
     """Writes the last shard of an unfinished datastore, which deletes the progress file."""
     manifest = read_manifest(folder)
-    if build_datastore._fault(folder, manifest):
+    if build_datastore._problem(folder, manifest):
         build_datastore._clear(folder)
         return
     builder = build_datastore._Builder(folder, manifest)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from longmem_jax.agents.environments import grid
 from longmem_jax.agents.environments.interface import Box, Environment, Map, Moved, endless
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 NAME = 'corridor'
 FIELDS = dict(
@@ -56,13 +56,13 @@ class State(flax.struct.PyTreeNode):
 
 
 def check(fields: Mapping[str, Any]) -> list[str]:
-    """Faults of the fields; `FIELDS` lists what is allowed."""
-    faults = of_section(fields, FIELDS)
-    if not faults and fields['longest'] < fields['shortest']:
-        faults.append(
+    """Problems of the fields; `FIELDS` lists what is allowed."""
+    problems = of_section(fields, FIELDS)
+    if not problems and fields['longest'] < fields['shortest']:
+        problems.append(
             f'longest = {fields["longest"]}: must be at least shortest = {fields["shortest"]}'
         )
-    return faults
+    return problems
 
 
 def start(key: jax.Array, shortest: int, longest: int) -> State:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from longmem_jax.agents.environments import grid
 from longmem_jax.agents.environments.interface import Box, Environment, Map, Moved, endless
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 NAME = 'portal'
 FIELDS = dict(
@@ -66,11 +66,11 @@ class State(flax.struct.PyTreeNode):
 
 
 def check(fields: Mapping[str, Any]) -> list[str]:
-    """Faults of the fields; `FIELDS` lists what is allowed."""
-    faults = of_section(fields, FIELDS)
-    if not faults and fields['size'] % 2 == 0:
-        faults.append(f'size = {fields["size"]}: must be odd, so that a room has a middle')
-    return faults
+    """Problems of the fields; `FIELDS` lists what is allowed."""
+    problems = of_section(fields, FIELDS)
+    if not problems and fields['size'] % 2 == 0:
+        problems.append(f'size = {fields["size"]}: must be odd, so that a room has a middle')
+    return problems
 
 
 def middle(size: int) -> jax.Array:

@@ -16,8 +16,8 @@ class Entry(NamedTuple):
 
     Attributes:
       build: fields to the environment.
-      check: fields to their faults, one line per field.
-      fields: name to what is allowed, as `faults.of_section` reads it.
+      check: fields to their problems, one line per field.
+      fields: name to what is allowed, as `problems.of_section` reads it.
       defaults: values of all fields: the paper's or the suite's.
     """
 
@@ -50,7 +50,7 @@ ENVIRONMENTS = Registry(
 
 
 def check(name: str, fields: Mapping[str, Any]) -> list[str]:
-    """Faults of an environment's name and of its fields; fields that are left out have defaults."""
+    """Problems of an environment's name and of its fields; fields that are left out have defaults."""
     if name not in ENVIRONMENTS:
         return [unknown('environment', name, ENVIRONMENTS)]
     entry = ENVIRONMENTS[name]
@@ -61,11 +61,11 @@ def build(name: str, fields: Mapping[str, Any] | None = None) -> Environment:
     """An environment by its name; fields left out have their defaults.
 
     Raises:
-      UsageError: an unknown name, faults of fields, or the environment's package is missing.
+      UsageError: an unknown name, problems of fields, or the environment's package is missing.
     """
     fields = dict(fields or {})
-    faults = check(name, fields)
-    if faults:
-        raise UsageError(f'environment {name!r}:\n  ' + '\n  '.join(faults))
+    problems = check(name, fields)
+    if problems:
+        raise UsageError(f'environment {name!r}:\n  ' + '\n  '.join(problems))
     entry = ENVIRONMENTS[name]
     return entry.build(**{**entry.defaults, **fields})

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.agents.environments.interface import Box, Environment, Moved, endless
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 NAME = 'repeat_previous'
 FIELDS = dict(
@@ -42,13 +42,13 @@ class State(flax.struct.PyTreeNode):
 
 
 def check(fields: Mapping[str, Any]) -> list[str]:
-    """Faults of the fields; `FIELDS` lists what is allowed."""
-    faults = of_section(fields, FIELDS)
-    if not faults and fields['steps'] <= fields['back']:
-        faults.append(
+    """Problems of the fields; `FIELDS` lists what is allowed."""
+    problems = of_section(fields, FIELDS)
+    if not problems and fields['steps'] <= fields['back']:
+        problems.append(
             f'steps = {fields["steps"]}: must be above back = {fields["back"]}, or nothing is asked'
         )
-    return faults
+    return problems
 
 
 def start(key: jax.Array, symbols: int, back: int) -> State:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from longmem_jax.agents.environments.adapters import adapt, shrunk
 from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 # Package to the extra that installs it.
 EXTRAS = {'gymnax': 'rl', 'popgym_arcade': 'popgym-arcade', 'craftax': 'craftax'}
@@ -34,7 +34,7 @@ CRAFTAX = (
 )  # fmt: skip
 FULLY, PARTLY = 'fully', 'partly'
 
-# Name to what `faults.of_section` allows, and the defaults. `longest` cuts an episode off, if the task
+# Name to what `problems.of_section` allows, and the defaults. `longest` cuts an episode off, if the task
 # does not do so earlier.
 FIELDS: dict[str, dict[str, Any]] = {
     'memory_chain': dict(length=(1, 10**6), bits=(1, 64)),
@@ -59,14 +59,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def check(name: str, fields: Mapping[str, Any]) -> list[str]:
-    """Faults of the fields of an environment; whether its package is there is seen when it is built."""
-    faults = of_section(fields, FIELDS[name])
-    if not faults and name == 'popgym_arcade':
+    """Problems of the fields of an environment; its package is looked for when it is built."""
+    problems = of_section(fields, FIELDS[name])
+    if not problems and name == 'popgym_arcade':
         if fields['pixels'] not in (128, 256):
-            faults.append(f'pixels = {fields["pixels"]}: the suite draws 128 or 256')
+            problems.append(f'pixels = {fields["pixels"]}: the suite draws 128 or 256')
         if fields['pixels'] % fields['shrink']:
-            faults.append(f'shrink = {fields["shrink"]}: must divide pixels = {fields["pixels"]}')
-    return faults
+            problems.append(f'shrink = {fields["shrink"]}: must divide pixels = {fields["pixels"]}')
+    return problems
 
 
 def package(name: str) -> ModuleType:

@@ -16,7 +16,7 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 QUESTIONS = ('colours', 'last', 'last_three')
 EASY = ('present', 'last_collision')
@@ -37,7 +37,7 @@ CHUNK = 256  # steps whose random numbers are drawn together
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
+    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 

@@ -16,7 +16,7 @@ from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 CHARACTERS = (
     'king queen knight guard priest monk witch wizard thief merchant farmer fisherman hunter '
@@ -58,7 +58,7 @@ FIELDS = dict(
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
+    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 

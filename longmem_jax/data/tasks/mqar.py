@@ -15,7 +15,7 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 # Between questions: any word, as released; any word but the document's keys; or one word for nothing.
 FILLS = ('random', 'others', 'blank')
@@ -30,8 +30,8 @@ FIELDS = dict(
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `sizes` are pairs of numbers: ((length, key-value pairs), ...)."""
-    faults = of_section({name: settings[name] for name in settings if name != 'sizes'}, FIELDS)
+    """Problems of `config.data.task`; `sizes` are pairs of numbers: ((length, key-value pairs), ...)."""
+    problems = of_section({name: settings[name] for name in settings if name != 'sizes'}, FIELDS)
     given = settings.get('sizes')
     try:
         sizes = as_sizes(given)
@@ -39,23 +39,23 @@ def check(settings: Any) -> list[str]:
         sizes = ()
     if not sizes:
         message = 'must be (length, pairs), each in a tuple, such as ((64, 4), (128, 8))'
-        return [*faults, f'sizes = {given}: {message}']
-    if faults:
-        return faults
+        return [*problems, f'sizes = {given}: {message}']
+    if problems:
+        return problems
     most = (settings['num_words'] - 1) // 2
     for length, pairs in sizes:
         needed = 2 * pairs * (settings['passes'] + 1)
         if pairs < 1 or length % 2 or length < needed:
-            faults.append(
+            problems.append(
                 f'sizes = {given}: {pairs} pairs in {length} tokens; there must be at least one pair, '
                 f'and an even number of tokens, at least {needed}'
             )
         elif pairs > most:
-            faults.append(
+            problems.append(
                 f'sizes = {given}: {pairs} pairs need as many keys; num_words = '
                 f'{settings["num_words"]} has {most}'
             )
-    return faults
+    return problems
 
 
 def as_sizes(given: Any) -> tuple[tuple[int, int], ...]:

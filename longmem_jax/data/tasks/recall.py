@@ -19,7 +19,7 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 MIXED = ('passkey', 'needles', 'copy')
 KINDS = (*MIXED, 'associative', 'mixed')
@@ -40,33 +40,33 @@ DIGITS = 10
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `distances` must be in rising order."""
+    """Problems of `config.data.task`; `distances` must be in rising order."""
     other_fields = {name: settings[name] for name in settings if name != 'distances'}
     other_fields = {'spread': 'even', 'ask_every': 0} | other_fields
-    faults = of_section(other_fields, FIELDS)
+    problems = of_section(other_fields, FIELDS)
     distances = settings.get('distances')
     where = f'distances = {distances}'
     try:
         numbers = tuple(int(number) for number in distances)
     except (TypeError, ValueError):
-        return [*faults, f'{where}: must be a tuple of ints, such as (64, 256, 1024)']
+        return [*problems, f'{where}: must be a tuple of ints, such as (64, 256, 1024)']
     if not numbers or min(numbers) < 0 or list(numbers) != sorted(set(numbers)):
-        faults.append(f'{where}: must be rising numbers, all at least 0')
-    if faults:
-        return faults
+        problems.append(f'{where}: must be rising numbers, all at least 0')
+    if problems:
+        return problems
     if other_fields['ask_every'] and settings['kind'] != 'passkey':
-        faults.append(
+        problems.append(
             f"ask_every = {settings['ask_every']}: only with kind = 'passkey', where a question is one "
             'token'
         )
     if settings['kind'] in ('needles', 'associative', 'mixed'):
         room = (settings['num_pairs'] - 1) * (settings['answer_length'] + 2)
         if room > numbers[0]:
-            faults.append(
+            problems.append(
                 f'{where}: {settings["num_pairs"]} keys need {room} tokens; choose distances of at '
                 f'least {room}, or fewer keys'
             )
-    return faults
+    return problems
 
 
 def greatest_distance(settings: Any) -> int:

@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
     Attributes:
       corpus: (settings, split, seed) to the documents of a split.
-      check: faults of the settings.
+      check: problems of the settings.
       vocabulary: the words.
       questions: (settings, inputs, asked) to where the question of every asked place begins, int [m].
       rules: name to (settings, inputs, asked, first seen) to chances.

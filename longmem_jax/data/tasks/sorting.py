@@ -13,7 +13,7 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 
 FIELDS = dict(
     documents=(1, 10**9),
@@ -24,7 +24,7 @@ FIELDS = dict(
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
+    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 

@@ -36,7 +36,7 @@ class ClassSet(NamedTuple):
 
     Attributes:
       examples: (`config.data`, split) to the examples of a split.
-      check: `config.data.task` to its faults; it has `max_length`, tokens of a pair with its marks.
+      check: `config.data.task` to its problems; it has `max_length`, tokens of a pair with its marks.
       classes: `config.data.task` to the number of classes.
       by_choice: `config.data.task` to whether an example has a pair for every class.
     """

@@ -15,8 +15,8 @@ from typing import Any
 from longmem_jax.data.json_lines import require_fields
 from longmem_jax.data.sets.pieces import READ, SCORED, Piece, source_of
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import of_section
 from longmem_jax.files import checksum
+from longmem_jax.problems import of_section
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.schema import shown
 
@@ -60,7 +60,7 @@ class Dialogue:
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
+    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from longmem_jax.data.json_lines import read_examples, require_fields
 from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, source_of
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import of_section
+from longmem_jax.problems import of_section
 from longmem_jax.untrusted.schema import shown
 
 FILES = {'train': 'train.jsonl', 'validation': 'val.jsonl', 'test': 'val.jsonl'}
@@ -150,7 +150,7 @@ FIELDS = dict(name=tuple(TASKS))
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
+    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 

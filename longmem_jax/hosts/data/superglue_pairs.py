@@ -13,9 +13,9 @@ from typing import Any
 
 from longmem_jax.data.json_lines import require_fields
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import of_section
 from longmem_jax.hosts.data import superglue
 from longmem_jax.hosts.data.classes import ClassExample, ClassSet, source_of
+from longmem_jax.problems import of_section
 
 FIELDS = dict(name=tuple(superglue.TASKS), max_length=(8, 2**20))
 ASKED = {'cause': 'What was the cause of this?', 'effect': 'What happened as a result?'}
@@ -76,7 +76,7 @@ PAIRS: dict[str, Callable[[dict[str, Any], str, int], Iterator[Found]]] = {
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
+    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from longmem_jax.kernels.tpu.fused_attention import ByDistance, attend_fused, draw_seeds
 
 
-def no_fault(fields: Any) -> str:
+def no_problem(fields: Any) -> str:
     """`LayerType.fused` of a layer whose fields all have the fused kernel."""
     return ''
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.faults import of_section
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.lifelong.stream import Task
+from longmem_jax.problems import of_section
 
 CLASSES = 33
 
@@ -97,8 +97,8 @@ class Splits(NamedTuple):
     test: Examples
 
 
-def faults(settings: Mapping[str, Any]) -> list[str]:
-    """Faults of the settings, each beginning with the name of a field."""
+def check(settings: Mapping[str, Any]) -> list[str]:
+    """Problems of the settings, each beginning with the name of a field."""
     return of_section(settings, FIELDS)
 
 
@@ -185,9 +185,9 @@ def read(
     """As many examples of all sets; `path` has a folder for each.
 
     Raises:
-      UsageError: faulty settings, no such files, or too few rows in one; as `read_file`.
+      UsageError: wrong settings, no such files, or too few rows in one; as `read_file`.
     """
-    if problems := faults(settings):
+    if problems := check(settings):
         raise UsageError('; '.join(problems) + '.')
     for name in names:
         if name not in SETS:

@@ -90,7 +90,7 @@ def by_k_means(vectors: np.ndarray, num_clusters: int, seed: int) -> list[list[i
 
 
 def from_file(file: str, names: Sequence[str]) -> list[list[int]]:
-    """Clusters from a file, a line of numbers for each; raises `UsageError` for faulty ones."""
+    """Clusters from a file, a line of numbers for each; raises `UsageError` for wrong ones."""
     found = [
         numbers
         for number, line in enumerate(lines_of(Path(file).expanduser()), 1)
@@ -119,7 +119,7 @@ def find(
     `report` gets a line that says what the clusters are made of.
 
     Raises:
-      UsageError: faulty files, or nothing to make clusters of.
+      UsageError: wrong files, or nothing to make clusters of.
     """
     if settings['clusters']:
         found, source = from_file(settings['clusters'], relations.names), settings['clusters']

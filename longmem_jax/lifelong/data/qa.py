@@ -28,10 +28,10 @@ from longmem_jax.data.json_lines import require_fields
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError, say, unknown
-from longmem_jax.faults import of_section
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.lifelong.stream import Task
+from longmem_jax.problems import of_section
 from longmem_jax.untrusted import json_file
 
 ORDERS = {
@@ -81,8 +81,8 @@ class Question(NamedTuple):
     contexts: Callable[[], Iterator[Context]]
 
 
-def faults(settings: Mapping[str, Any]) -> list[str]:
-    """Faults of the settings, each beginning with the name of a field."""
+def check(settings: Mapping[str, Any]) -> list[str]:
+    """Problems of the settings, each beginning with the name of a field."""
     problems = of_section(settings, FIELDS)
     if not problems and settings['max_question'] + 8 > settings['max_length']:
         problems.append(
@@ -236,9 +236,9 @@ def read(
     """The questions of tasks: those of the training file, and those of the development file.
 
     Raises:
-      UsageError: faulty settings, an unknown task, a file that is missing or of another form.
+      UsageError: wrong settings, an unknown task, a file that is missing or of another form.
     """
-    if problems := faults(settings):
+    if problems := check(settings):
         raise UsageError('; '.join(problems) + '.')
     for name in names:
         if name not in TASKS:

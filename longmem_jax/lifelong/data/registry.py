@@ -68,14 +68,14 @@ class LabelledSet(NamedTuple):
 
     Attributes:
       settings: fields of `config.data.task`, with the papers' values.
-      faults: of these fields, each beginning with the name of one.
+      check: of these fields, each beginning with the name of one.
       orders: published orders of the tasks; () = random by `config.data.seed`.
       read: `config.data` to the content of the files.
       tasks: `Wanted -> Asked`.
     """
 
     settings: dict[str, Any]
-    faults: Callable[[Any], list[str]]
+    check: Callable[[Any], list[str]]
     orders: Mapping[str, tuple[str, ...]]
     read: Callable[[Any], Read]
     tasks: Callable[[Wanted], Asked]
@@ -127,11 +127,11 @@ def _relations(wanted: Wanted) -> Asked:
 LABELLED: dict[str, LabelledSet] = {
     'classification': LabelledSet(
         classification.SETTINGS,
-        classification.faults,
+        classification.check,
         classification.ORDERS,
         _classification_read,
         _classification,
     ),
-    'qa': LabelledSet(qa.SETTINGS, qa.faults, qa.ORDERS, _qa_read, _qa),
-    'relations': LabelledSet(relations.SETTINGS, relations.faults, {}, _relations_read, _relations),
+    'qa': LabelledSet(qa.SETTINGS, qa.check, qa.ORDERS, _qa_read, _qa),
+    'relations': LabelledSet(relations.SETTINGS, relations.check, {}, _relations_read, _relations),
 }

@@ -19,11 +19,11 @@ import numpy as np
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import of_section
 from longmem_jax.lifelong import stream
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.heads import choose_from
 from longmem_jax.lifelong.rows import Rows
+from longmem_jax.problems import of_section
 from longmem_jax.segment import NOTHING
 
 NAMES = 'relation_name.txt'
@@ -95,8 +95,8 @@ class Encoded(NamedTuple):
     test: Rows
 
 
-def faults(settings: Mapping[str, Any]) -> list[str]:
-    """Faults of the settings, each beginning with the name of a field."""
+def check(settings: Mapping[str, Any]) -> list[str]:
+    """Problems of the settings, each beginning with the name of a field."""
     return of_section(settings, FIELDS)
 
 
@@ -160,9 +160,9 @@ def read(path: str, settings: Mapping[str, Any]) -> Relations:
         `train.txt` and `test.txt`.
 
     Raises:
-      UsageError: faulty settings, no such files, or too few rows; as `read_file`.
+      UsageError: wrong settings, no such files, or too few rows; as `read_file`.
     """
-    if problems := faults(settings):
+    if problems := check(settings):
         raise UsageError('; '.join(problems) + '.')
     root = Path(path).expanduser()
     files = {

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import optax
 
 from longmem_jax.errors import UsageError
-from longmem_jax.faults import at_least, between
 from longmem_jax.lifelong import episodic, replays, selection, steps
 from longmem_jax.lifelong import schedule as schedules
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
 from longmem_jax.lifelong.methods.replay import replay_gradient
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows
+from longmem_jax.problems import at_least, between
 
 SETTINGS: dict[str, Any] = dict(
     every=9_600,  # rows of the stream from one projection to the next; 1 = every batch
@@ -39,8 +39,8 @@ def released() -> dict[str, Any]:
     return dict(released=True)
 
 
-def faults(settings: Any) -> list[str]:
-    """Faults of `config.lifelong.agem`."""
+def check(settings: Any) -> list[str]:
+    """Problems of `config.lifelong.agem`."""
     wrong = at_least(settings, 1, 'every', 'reference_rows') + at_least(settings, 0, 'capacity')
     return wrong + between(settings, 0, 1, 'write_rate')
 
@@ -138,4 +138,4 @@ def make(
     return Learner(init, observe, predict, batch, schedule)
 
 
-METHOD = Method(SETTINGS, faults, make)
+METHOD = Method(SETTINGS, check, make)

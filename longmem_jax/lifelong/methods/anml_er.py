@@ -85,4 +85,4 @@ def initial(network: Network, settings: Any, key: jax.Array) -> Any:
     return episodes.init(found, key).params
 
 
-METHOD = Method(SETTINGS, episodes.faults, episodes.made_by(plan), initial)
+METHOD = Method(SETTINGS, episodes.check, episodes.made_by(plan), initial)

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.lifelong import adaptation, episodic, replays, selection, steps
 from longmem_jax.lifelong import schedule as schedules
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
 from longmem_jax.lifelong.methods.replay import learn
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows
+from longmem_jax.problems import above, at_least, between, one_of
 
 NEIGHBOURS = ('nearest', 'random')
 SETTINGS: dict[str, Any] = dict(
@@ -46,9 +46,9 @@ def released() -> dict[str, Any]:
     return dict(adapt_steps=20, adapt_rate=2e-3, adapt_momentum=0.9)
 
 
-def faults(settings: Any) -> list[str]:
-    """Faults of `config.lifelong.mbpa` and its relatives."""
-    wrong = selection.faults(settings)
+def check(settings: Any) -> list[str]:
+    """Problems of `config.lifelong.mbpa` and its relatives."""
+    wrong = selection.check(settings)
     wrong += one_of(settings, neighbours=NEIGHBOURS, key_type=episodic.DTYPES)
     wrong += at_least(
         settings, 0, 'capacity', 'clip', 'adapt_steps', 'adapt_anchor', 'adapt_momentum'
@@ -56,17 +56,17 @@ def faults(settings: Any) -> list[str]:
     wrong += above(settings, 0, 'adapt_rate')
     wrong += at_least(settings, 1, 'num_neighbours', 'chunk')
     wrong += between(settings, 0, 1, 'adapt_momentum', ends='[)')
-    wrong += room_fault(settings['capacity'], settings['num_neighbours'])
-    wrong += filter(None, [adaptation.adapted_fault(settings['adapted'])])
+    wrong += room_problem(settings['capacity'], settings['num_neighbours'])
+    wrong += filter(None, [adaptation.adapted_problem(settings['adapted'])])
     if settings['replay']:
-        wrong += schedules.faults(settings['replay_every'], settings['replay_rate'])
+        wrong += schedules.check(settings['replay_every'], settings['replay_rate'])
     if settings['neighbours'] == 'random' and settings['write'] == 'diverse':
         wrong.append("write = 'diverse': it compares keys, which neighbours = 'random' has not")
     return wrong
 
 
-def room_fault(capacity: int, k: int) -> list[str]:
-    """The fault of K neighbours in a memory of fewer rows; a memory of none is allowed."""
+def room_problem(capacity: int, k: int) -> list[str]:
+    """The problem of K neighbours in a memory of fewer rows; a memory of none is allowed."""
     if not 0 < capacity < k:
         return []
     return [
@@ -169,6 +169,6 @@ def make(
     return Learner(init, observe, predict, batch, schedule)
 
 
-METHOD = Method(SETTINGS, faults, make)
-PLUS = Method(SETTINGS | dict(replay=True), faults, make)
-RANDOM = Method(SETTINGS | dict(replay=True, neighbours='random'), faults, make)
+METHOD = Method(SETTINGS, check, make)
+PLUS = Method(SETTINGS | dict(replay=True), check, make)
+RANDOM = Method(SETTINGS | dict(replay=True, neighbours='random'), check, make)

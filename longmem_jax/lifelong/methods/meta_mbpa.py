@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.lifelong import adaptation, episodic, replays, selection, steps
 from longmem_jax.lifelong import schedule as schedules
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
-from longmem_jax.lifelong.methods.mbpa import local, neighbours_of, room_fault
+from longmem_jax.lifelong.methods.mbpa import local, neighbours_of, room_problem
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows
+from longmem_jax.problems import above, at_least, one_of
 
 ORDERS = ('second', 'first')
 TESTS = ('coarse', 'each', 'none')
@@ -45,16 +45,16 @@ SETTINGS: dict[str, Any] = dict(
 )
 
 
-def faults(settings: Any) -> list[str]:
-    """Faults of `config.lifelong.meta_mbpa`."""
-    wrong = selection.faults(settings)
+def check(settings: Any) -> list[str]:
+    """Problems of `config.lifelong.meta_mbpa`."""
+    wrong = selection.check(settings)
     wrong += one_of(settings, order=ORDERS, test=TESTS, key_type=episodic.DTYPES)
-    wrong += schedules.faults(settings['replay_every'], settings['replay_rate'])
+    wrong += schedules.check(settings['replay_every'], settings['replay_rate'])
     wrong += at_least(settings, 0, 'capacity', 'train_steps', 'adapt_steps', 'adapt_anchor')
     wrong += at_least(settings, 1, 'num_neighbours', 'chunk')
     wrong += above(settings, 0, 'train_rate', 'adapt_rate')
-    wrong += filter(None, [adaptation.adapted_fault(settings['adapted'])])
-    return wrong + room_fault(settings['capacity'], settings['num_neighbours'])
+    wrong += filter(None, [adaptation.adapted_problem(settings['adapted'])])
+    return wrong + room_problem(settings['capacity'], settings['num_neighbours'])
 
 
 def in_training(settings: Any) -> adaptation.Adaptation:
@@ -179,4 +179,4 @@ def make(
     return Learner(init, observe, predict, batch, schedule)
 
 
-METHOD = Method(SETTINGS, faults, make)
+METHOD = Method(SETTINGS, check, make)

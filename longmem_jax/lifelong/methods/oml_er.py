@@ -8,4 +8,4 @@ from longmem_jax.lifelong import episodes
 from longmem_jax.lifelong.learner import Method
 
 plan = episodes.of_network(fast=('head',))
-METHOD = Method(episodes.SETTINGS, episodes.faults, episodes.made_by(plan))
+METHOD = Method(episodes.SETTINGS, episodes.check, episodes.made_by(plan))

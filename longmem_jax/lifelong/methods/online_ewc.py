@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from longmem_jax.faults import at_least, between
 from longmem_jax.lifelong import steps
 from longmem_jax.lifelong.chunks import split
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows
+from longmem_jax.problems import at_least, between
 from longmem_jax.training.step import keep_finite
 
 # No published values for these streams: gamma and lambda are tuned.
@@ -31,8 +31,8 @@ SETTINGS: dict[str, Any] = dict(
 )
 
 
-def faults(settings: Any) -> list[str]:
-    """Faults of `config.lifelong.online_ewc`."""
+def check(settings: Any) -> list[str]:
+    """Problems of `config.lifelong.online_ewc`."""
     wrong = at_least(settings, 1, 'every', 'chunk') + at_least(settings, 0, 'penalty')
     return wrong + between(settings, 0, 1, 'gamma')
 
@@ -159,4 +159,4 @@ def make(
     return Learner(init, observe, predict, batch, schedule)
 
 
-METHOD = Method(SETTINGS, faults, make)
+METHOD = Method(SETTINGS, check, make)

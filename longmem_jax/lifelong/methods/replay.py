@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from longmem_jax.faults import at_least, between
 from longmem_jax.lifelong import episodic, replays, selection, steps
 from longmem_jax.lifelong import schedule as schedules
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows
+from longmem_jax.problems import at_least, between
 
 SETTINGS: dict[str, Any] = dict(
     replay_every=9_600,  # R_I, rows of the stream from one replay to the next
@@ -36,9 +36,9 @@ def released() -> dict[str, Any]:
     return dict(released=True, clip=25.0)
 
 
-def faults(settings: Any) -> list[str]:
-    """Faults of `config.lifelong.replay`."""
-    wrong = schedules.faults(settings['replay_every'], settings['replay_rate'])
+def check(settings: Any) -> list[str]:
+    """Problems of `config.lifelong.replay`."""
+    wrong = schedules.check(settings['replay_every'], settings['replay_rate'])
     wrong += at_least(settings, 0, 'clip', 'capacity')
     return wrong + between(settings, 0, 1, 'write_rate')
 
@@ -159,4 +159,4 @@ def make(
     return Learner(init, observe, predict, batch, schedule)
 
 
-METHOD = Method(SETTINGS, faults, make)
+METHOD = Method(SETTINGS, check, make)

@@ -17,8 +17,8 @@ from longmem_jax.lifelong.rows import Rows
 SETTINGS: dict[str, Any] = {}
 
 
-def faults(settings: Any) -> list[str]:
-    """Faults of `config.lifelong.sequential`: it has no fields."""
+def check(settings: Any) -> list[str]:
+    """Problems of `config.lifelong.sequential`: it has no fields."""
     del settings
     return []
 
@@ -53,4 +53,4 @@ def make(
     return Learner(init, observe, predict, batch, schedule)
 
 
-METHOD = Method(SETTINGS, faults, make)
+METHOD = Method(SETTINGS, check, make)

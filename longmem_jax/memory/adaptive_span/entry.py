@@ -3,17 +3,17 @@
 from typing import Any
 
 from longmem_jax.attention import near_positions
-from longmem_jax.contract import STARTS, Entry, Graft, LayerType, Recipe, Recipes, Scale
-from longmem_jax.faults import at_least, between, one_of
+from longmem_jax.contract import STARTS, Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.kernels.tpu import fused_spans
 from longmem_jax.memory.adaptive_span.layer import AdaptiveSpan
 from longmem_jax.memory.adaptive_span.view import held, read
+from longmem_jax.problems import at_least, between, one_of
 from longmem_jax.views import View
 
 PER = ('head', 'layer', 'none')
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that sizes are positive and that `initial_share` is from 0 to 1."""
     return [
         *at_least(fields, 1, 'max_span', 'ramp', 'num_sizes'),
@@ -37,7 +37,7 @@ ENTRY = Entry(
         losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),
         reach=lambda fields, segment: fields['max_span'],
         bounded=('span_share',),
-        fused=fused_spans.no_fault,
+        fused=fused_spans.no_problem,
     ),
     recipe=Recipes({'adaptive_span': recipe}),
     graft=Graft(

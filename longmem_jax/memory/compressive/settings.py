@@ -6,64 +6,64 @@ from typing import Any
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.near_positions import shared_table
 from longmem_jax.attention.relative_position import RelativeBiases
-from longmem_jax.contract import STARTS, Recipe, Scale
-from longmem_jax.faults import at_least, one_of
+from longmem_jax.contract import STARTS, Fields, Recipe, Scale
 from longmem_jax.memory.compressive.compression import COMPRESSIONS, RECONSTRUCTIONS
+from longmem_jax.problems import at_least, one_of
 
 READINGS = ('segment', 'sliding')
 
 
-def fused(fields: Any) -> str:
+def fused(fields: Fields) -> str:
     """What keeps the layer from the fused kernel, see `contract.LayerType.fused`."""
     if fields['reading'] != 'segment':
         return f'reading = {fields["reading"]!r} has scores by the age of slots, which it does not have'
-    return fused_rules.position_fault(fields)
+    return fused_rules.position_problem(fields)
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `rate` divides both lengths, and that positions and loss suit the way of reading."""
     rate = fields['rate']
-    faults = one_of(
+    problems = one_of(
         fields,
         compression=COMPRESSIONS,
         reading=READINGS,
         reconstruction=RECONSTRUCTIONS,
         start=STARTS,
     )
-    faults += at_least(fields, 1, 'memory_length', 'compressed_length')
-    faults += at_least(fields, 2, 'rate')
-    if faults:
-        return faults
+    problems += at_least(fields, 1, 'memory_length', 'compressed_length')
+    problems += at_least(fields, 2, 'rate')
+    if problems:
+        return problems
     for name, length in (('segment', segment_length), ('memory', fields['memory_length'])):
         if length % rate:
-            faults.append(f'rate = {rate}: must divide the {name} length {length}')
+            problems.append(f'rate = {rate}: must divide the {name} length {length}')
     learned = fields['compression'] == 'convolution'
     if fields['reading'] == 'sliding':
         if fields['compression'] not in ('mean', 'max') or fields['reconstruction'] != 'none':
-            faults.append(
+            problems.append(
                 f"reading = 'sliding': needs compression 'mean' or 'max' and reconstruction 'none', not "
                 f'{fields["compression"]!r} and {fields["reconstruction"]!r}'
             )
         if fields['position'] != 'none':
-            faults.append(
+            problems.append(
                 f"position = {fields['position']!r}: 'sliding' has its own table; set position = 'none'"
             )
     elif fields['start'] == 'zeros':
-        faults.append("start = 'zeros': is for reading = 'sliding' only; use 'empty'")
+        problems.append("start = 'zeros': is for reading = 'sliding' only; use 'empty'")
     elif learned and fields['reconstruction'] == 'none':
-        faults.append(
+        problems.append(
             "reconstruction = 'none': a convolution learns from this loss only; use 'attention' or "
             "'autoencoding', or another compression"
         )
     if not learned and fields['reconstruction'] != 'none':
-        faults.append(
+        problems.append(
             f'reconstruction = {fields["reconstruction"]!r}: compression = '
             f"{fields['compression']!r} has no parameters to learn; use 'none'"
         )
-    return faults
+    return problems
 
 
-def shared(fields: Any) -> Any:
+def shared(fields: Fields) -> Any:
     """`LayerType.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
     if fields['reading'] == 'sliding':
         num_distances = fields['memory_length'] + fields['compressed_length'] + 1

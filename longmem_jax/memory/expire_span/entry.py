@@ -3,46 +3,46 @@
 from typing import Any
 
 from longmem_jax.attention import near_positions
-from longmem_jax.contract import STARTS, Entry, Graft, LayerType, Recipe, Recipes, Scale
-from longmem_jax.faults import above, at_least, between, one_of
+from longmem_jax.contract import STARTS, Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.kernels.tpu import fused_spans
 from longmem_jax.memory.expire_span.layer import ExpireSpan
 from longmem_jax.memory.expire_span.view import held, kept, read, series
+from longmem_jax.problems import above, at_least, between, one_of
 from longmem_jax.views import View
 
 CAPACITY = 4096  # at most, in recipes: four times what the paper reports to be alive (Sec. 5.2)
 
 
-def reach(fields: Any) -> int:
+def reach(fields: Fields) -> int:
     """The longest span that a memory can be given, with its ramp, in tokens."""
     return min(fields['max_span'], fields['limit'] or fields['max_span']) + fields['ramp']
 
 
-def full_capacity(fields: Any) -> int:
+def full_capacity(fields: Fields) -> int:
     """The smallest capacity with which a layer with these fields never drops a live memory."""
     return reach(fields) + fields['position_length']
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that the capacity holds the segment and the window, and the values of all fields."""
     capacity = fields['capacity'] or full_capacity(fields)
-    faults = at_least(fields, 1, 'max_span', 'ramp', 'position_length', 'num_sizes')
-    faults += between(fields, 0, 1, 'initial_share', ends='()') + above(fields, 0, 'pre_div')
-    faults += one_of(fields, start=STARTS)
+    problems = at_least(fields, 1, 'max_span', 'ramp', 'position_length', 'num_sizes')
+    problems += between(fields, 0, 1, 'initial_share', ends='()') + above(fields, 0, 'pre_div')
+    problems += one_of(fields, start=STARTS)
     if capacity < segment_length:
-        faults.append(
+        problems.append(
             f'capacity = {capacity}: must be at least the segment length {segment_length}; the last '
             'segment is always kept'
         )
     if fields['position_length'] >= capacity:
-        faults.append(
+        problems.append(
             f'position_length = {fields["position_length"]}: must be below capacity = {capacity}, '
             'which holds that window and the memories before it'
         )
-    return faults
+    return problems
 
 
-def check_training(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check_training(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that spans can be learned: that the first ones reach old memories, which all find room.
 
     A span has a gradient only while its memory expires in front of a query. Where no memory lives for
@@ -93,7 +93,7 @@ ENTRY = Entry(
         shared=lambda fields: near_positions.shared_table(fields, 'position_length'),
         losses=lambda fields: ('expire_span',),
         reach=lambda fields, segment: reach(fields),
-        fused=fused_spans.no_fault,
+        fused=fused_spans.no_problem,
     ),
     recipe=Recipes(
         {'expire_span': recipe},

@@ -360,7 +360,7 @@ ENTRY = Entry(
         shared=shared_biases,
         losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),
         reach=reach,
-        fused=fused_rules.position_fault,
+        fused=fused_rules.position_problem,
     ),
     recipe=Recipes({'infinity_former': recipe}),
     graft=Graft(

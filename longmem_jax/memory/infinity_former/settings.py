@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from longmem_jax.contract import Recipe, Scale
-from longmem_jax.faults import above, at_least, between, one_of
+from longmem_jax.contract import Fields, Recipe, Scale
 from longmem_jax.memory.infinity_former import continuous
+from longmem_jax.problems import above, at_least, between, one_of
 
 THRESHOLDS = ('fill', 'clear')
 KEPT = 0.3  # of a vector's share of the memory, in recipes, after as many tokens as it should last
@@ -17,11 +17,11 @@ def spacing(length: int, num_samples: int, tau: float) -> float:
     return max(tau / num_samples, (1 - tau) / length)
 
 
-def _check_biases(fields: Any) -> list[str]:
-    """Faults of the biases of Eqs. 9-10 and their first values."""
-    places, faults = tuple(fields['first_places']), at_least(fields, 0, 'first_width')
-    if faults:
-        return faults
+def _check_biases(fields: Fields) -> list[str]:
+    """Problems of the biases of Eqs. 9-10 and their first values."""
+    places, problems = tuple(fields['first_places']), at_least(fields, 0, 'first_width')
+    if problems:
+        return problems
     if places and (len(places) != 2 or not all(0 < place < 1 for place in places)):
         return [
             f'first_places = {places}: must be () or two places between 0 and 1, such as (.2, .8)'
@@ -34,62 +34,62 @@ def _check_biases(fields: Any) -> list[str]:
     return []
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that basis functions are wide enough for the samples, and that one write per segment
     keeps up."""
     widths = tuple(fields['widths'])
     write_length = fields['write_length'] or segment_length
-    faults = at_least(fields, 1, 'num_basis', 'num_samples', 'num_bins')
-    faults += one_of(
+    problems = at_least(fields, 1, 'num_basis', 'num_samples', 'num_bins')
+    problems += one_of(
         fields,
         sticky=continuous.STICKY,
         density=continuous.DENSITIES,
         kl=('none', *continuous.KL_KINDS),
         threshold_kind=THRESHOLDS,
     )
-    faults += between(fields, 0, 1, 'tau', ends='()')
-    faults += above(fields, 0, 'ridge', 'sigma_sq_min', 'sigma_0')
+    problems += between(fields, 0, 1, 'tau', ends='()')
+    problems += above(fields, 0, 'ridge', 'sigma_sq_min', 'sigma_0')
     if fields['density'] == 'parabola' and fields['kl'] not in ('none', 'true'):
-        faults.append(
+        problems.append(
             f"kl = {fields['kl']!r}: a formula for Gaussian densities; with density = 'parabola' use "
             "'true' or 'none'"
         )
-    faults += _check_biases(fields)
+    problems += _check_biases(fields)
     if not widths or min(widths) <= 0:
-        faults.append(f'widths = {widths}: must be numbers above 0')
+        problems.append(f'widths = {widths}: must be numbers above 0')
     elif fields['num_basis'] % len(widths) or fields['num_basis'] // len(widths) < 2:
-        faults.append(
+        problems.append(
             f'num_basis = {fields["num_basis"]}: must be a multiple of the {len(widths)} widths, with '
             'at least 2 centres'
         )
-    if faults:
-        return faults
+    if problems:
+        return problems
     step = spacing(write_length, fields['num_samples'], fields['tau'])
     if min(widths) < step:
-        faults.append(
+        problems.append(
             f'widths = {widths}: the narrowest is below {step:.4f}, the distance between fitted '
             'vectors, max(tau / num_samples, (1 - tau) / write_length); a basis function with no '
             'vector near it grows without bound. Use wider functions or more samples'
         )
     if fields['num_samples'] > 8 * fields['num_basis']:
-        faults.append(
+        problems.append(
             f'num_samples = {fields["num_samples"]}: more than 8 per basis function add nothing; '
             f'use at most {8 * fields["num_basis"]}'
         )
     if segment_length > write_length:
-        faults.append(
+        problems.append(
             f'write_length = {write_length}: must be at least the segment length '
             f'{segment_length}, because there is one write per segment'
         )
     threshold = fields['memory_threshold']
     if threshold and threshold < write_length:
-        faults.append(
+        problems.append(
             f'memory_threshold = {threshold}: must be 0 (none) or at least write_length = {write_length}'
         )
-    return faults
+    return problems
 
 
-def reach(fields: Any, segment_length: int) -> int:
+def reach(fields: Fields, segment_length: int) -> int:
     """Tokens after which a vector has less than `FORGOTTEN` of the room that it got at its write.
 
     Every write leaves a share `tau` of it. Of passkeys, 84 % were answered where .19 of it was left,

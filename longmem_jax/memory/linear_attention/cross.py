@@ -2,14 +2,13 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Fields, ModelSettings
 from longmem_jax.layers import associative
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.memory.linear_attention.feature_map import FeatureMap
@@ -85,6 +84,6 @@ class CrossLinear(nn.Module):
         return maps.out(read.astype(self.settings.dtype))
 
 
-def cross(fields: dict[str, Any], num_slots: int) -> Callable[..., CrossLinear]:
+def cross(fields: Fields, num_slots: int) -> Callable[..., CrossLinear]:
     """Cross-attention with the fields of the decoder's self-attention; `num_slots` has no meaning."""
     return functools.partial(CrossLinear, **{name: fields[name] for name in FIELDS})

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, logged, memory, param
-from longmem_jax.contract import Graft, Recipe, Recipes, Scale
+from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
 from longmem_jax.layers import associative, feature_maps
 from longmem_jax.layers.associative import Pairs
 from longmem_jax.layers.projections import Projections, repeat_heads
@@ -131,23 +131,23 @@ class LinearAttention(RecurrentMemory):
         return self.projections.out(y)
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `redraw` does not carry sums, and that the guard of a gate does not always act."""
-    faults = []
+    problems = []
     if fields['redraw'] and (fields['features'] != 'rfa' or fields['carry']):
-        faults.append(
+        problems.append(
             "redraw = True: new random directions in every step need features='rfa' and carry=False; "
             'sums of old directions cannot be read with new ones'
         )
     # Features of RFA have the squared length 0.01 size, and gated sums are at most a weighted mean.
     largest = feature_maps.FOURIER_SCALE**2 * fields['size']
     if fields['gate'] and fields['features'] == 'rfa' and fields['epsilon'] >= largest:
-        faults.append(
+        problems.append(
             f'epsilon = {fields["epsilon"]}: with a gate the normaliser of {fields["size"]} random '
             f'features is at most {largest:.3g}, so the guard would always act and nothing would be '
             "normalised; use guard='magnitude' with epsilon=1e-4"
         )
-    return faults
+    return problems
 
 
 RELEASED = {

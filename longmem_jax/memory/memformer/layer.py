@@ -19,12 +19,12 @@ import jax.numpy as jnp
 from longmem_jax.around import Around
 from longmem_jax.attention.cross_attention import CrossAttention, Source
 from longmem_jax.attention.self_attention import write_at
-from longmem_jax.contract import Entry, Graft, LayerType, Recipe, Recipes, Scale, identity
-from longmem_jax.faults import above, at_least, one_of
+from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale, identity
 from longmem_jax.layers import positions
 from longmem_jax.layers.feed_forward import ACTIVATIONS
 from longmem_jax.memory.memformer.joint_slots import JointEncoder
 from longmem_jax.memory.memformer.slot_attention import SlotEncoder
+from longmem_jax.problems import above, at_least, one_of
 from longmem_jax.segment import Aux, no_aux, select_lanes
 from longmem_jax.views import NOWHERE, Held, Read, Seen, Series, View
 
@@ -168,8 +168,8 @@ class Memformer(Around):
         return Aux(losses={}, metrics={'slot_kept': opened.kept.mean()})
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Faults of its sizes, its encoder, and of heads that do not divide slots."""
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
+    """Problems of its sizes, its encoder, and of heads that do not divide slots."""
     problems = at_least(fields, 1, 'num_encoder_layers', 'num_summaries')
     problems += at_least(fields, 1 if fields['encoder'] == 'joint' else 0, 'num_slots')
     problems += at_least(fields, 0, 'slot_heads')

@@ -2,40 +2,49 @@
 
 from typing import Any
 
-from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, LayerType, Recipe, Recipes, Scale
-from longmem_jax.faults import at_least, between, one_of
+from longmem_jax.contract import (
+    FIRST_GATE_IN_HOST,
+    Entry,
+    Fields,
+    Graft,
+    LayerType,
+    Recipe,
+    Recipes,
+    Scale,
+)
 from longmem_jax.kernels.tpu.fused_search import MOST
 from longmem_jax.layers.nearest import SEARCHES
 from longmem_jax.layers.ring import DTYPES
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.layer import Memorizing
 from longmem_jax.memory.memorizing.view import held, read
+from longmem_jax.problems import at_least, between, one_of
 from longmem_jax.views import View
 
 UNWRITTEN = ('masked', 'zeros')
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `top_k` and `block_size` suit the memory and the search."""
-    faults = normalized_attention.check(fields, model, segment_length)
+    problems = normalized_attention.check(fields, model, segment_length)
     size, k = fields['memory_size'], fields['top_k']
-    faults += one_of(fields, search=SEARCHES, cache_dtype=DTYPES, unwritten=UNWRITTEN)
-    faults += at_least(fields, 1, 'memory_size', 'top_k', 'block_size')
+    problems += one_of(fields, search=SEARCHES, cache_dtype=DTYPES, unwritten=UNWRITTEN)
+    problems += at_least(fields, 1, 'memory_size', 'top_k', 'block_size')
     if k > size:
-        faults.append(
+        problems.append(
             f'top_k = {k}: more than memory_size = {size} entries; lower top_k or raise memory_size'
         )
-    if fields['search'] == 'bucketed' and not faults and size % k:
-        faults.append(f"memory_size = {size}: search='bucketed' needs a multiple of top_k = {k}")
+    if fields['search'] == 'bucketed' and not problems and size % k:
+        problems.append(f"memory_size = {size}: search='bucketed' needs a multiple of top_k = {k}")
     if size > fields['block_size'] > 0 and size % fields['block_size']:
-        faults.append(
+        problems.append(
             f'memory_size = {size}: must be a multiple of block_size = {fields["block_size"]}, the '
             'entries searched at once'
         )
-    return faults + between(fields, 0, 1, 'recall_target', ends='(]')
+    return problems + between(fields, 0, 1, 'recall_target', ends='(]')
 
 
-def fused(fields: Any) -> str:
+def fused(fields: Fields) -> str:
     """What keeps a layer from fused kernels, see `contract.LayerType.fused`."""
     if fields['search'] == 'exact' and fields['top_k'] > MOST:
         return f'top_k = {fields["top_k"]} is more than {MOST}, the largest of its exact search'

@@ -17,16 +17,16 @@ from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.attention.window import push
-from longmem_jax.contract import STARTS, ModelSettings
-from longmem_jax.faults import above, at_least, one_of
+from longmem_jax.contract import STARTS, Fields, ModelSettings
 from longmem_jax.layers import feature_maps, initializers
 from longmem_jax.layers.projections import Projections
+from longmem_jax.problems import above, at_least, one_of
 
 POSITIONS = ('t5', 'alibi', 'rotary', 'none')
 EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
-def fused(fields: Any) -> str:
+def fused(fields: Fields) -> str:
     """What keeps local attention from the fused kernel, see `contract.LayerType.fused`."""
     if not fields['attend_self']:
         return 'attend_self = False masks single pairs, which it does not do'
@@ -46,7 +46,7 @@ class RecentKeys(flax.struct.PyTreeNode):
     count: jax.Array
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that the scale is positive and lengths are not negative."""
     return [
         *one_of(fields, position=POSITIONS, start=STARTS),

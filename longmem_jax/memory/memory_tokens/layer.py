@@ -18,10 +18,10 @@ from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import shared_biases
 from longmem_jax.attention.rules import RelativeTable, Rules
 from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
-from longmem_jax.contract import Entry, LayerType, ModelSettings
-from longmem_jax.faults import one_of
+from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
+from longmem_jax.problems import one_of
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import Read, Seen, View, held_window
 
@@ -45,14 +45,14 @@ class MemTransformerCache(flax.struct.PyTreeNode):
     end: jax.Array
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that `same_length` has a cache, and the released look-ahead its position scheme."""
-    faults = one_of(fields, look_ahead=LOOK_AHEAD)
+    problems = one_of(fields, look_ahead=LOOK_AHEAD)
     if fields['look_ahead'] == 'released' and fields['position'] != 'transformer_xl':
-        faults.append("look_ahead = 'released': needs position = 'transformer_xl'")
+        problems.append("look_ahead = 'released': needs position = 'transformer_xl'")
     if fields['same_length'] and not fields['memory_length']:
-        faults.append('same_length = True: needs memory_length > 0, the number of positions seen')
-    return faults
+        problems.append('same_length = True: needs memory_length > 0, the number of positions seen')
+    return problems
 
 
 def visible(

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from longmem_jax.around import Around
-from longmem_jax.contract import Entry, Graft, LayerType, NoState, Recipe, Recipes, Scale
-from longmem_jax.faults import at_least
+from longmem_jax.contract import Entry, Fields, Graft, LayerType, NoState, Recipe, Recipes, Scale
 from longmem_jax.layers import initializers
+from longmem_jax.problems import at_least
 from longmem_jax.segment import select_lanes
 from longmem_jax.views import Seen, Series, View
 
@@ -134,14 +134,14 @@ class MemoryTokens(Around):
         return MemoryTokensState(opened.written, jnp.ones_like(state.count))
 
 
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that there are tokens, and that carried ones are appended."""
-    faults = at_least(fields, 1, 'num_tokens')
+    problems = at_least(fields, 1, 'num_tokens')
     if fields['carry'] and not fields['at_end']:
-        faults.append(
+        problems.append(
             'carry = True: needs at_end = True, since leading tokens never see the segment'
         )
-    return faults
+    return problems
 
 
 def recipe(scale: Scale) -> Recipe:
@@ -159,7 +159,7 @@ def recurrent_recipe(scale: Scale) -> Recipe:
     return _recipe(scale, dict(at_end=True, carry=True), 0)
 
 
-def _recipe(scale: Scale, fields: dict[str, Any], memory_length: int) -> Recipe:
+def _recipe(scale: Scale, fields: Fields, memory_length: int) -> Recipe:
     return Recipe(
         {
             'memory_tokens': dict(num_tokens=scale.tokens, gradients=True, **fields),

@@ -1,4 +1,4 @@
-"""Environments by name: defaults, and one clear error for every fault."""
+"""Environments by name: defaults, and one clear error for every problem."""
 
 import jax
 import pytest
@@ -26,7 +26,7 @@ def test_an_unknown_environment():
         registry.build('coridor')
 
 
-FAULTS = [
+ERRORS = [
     ('corridor', dict(length=3), 'length: not a field here'),
     ('corridor', dict(longest=0), 'longest = 0: must lie between 1'),
     ('corridor', dict(shortest=9, longest=4), 'longest = 4: must be at least shortest = 9'),
@@ -37,7 +37,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize('name,fields,fault', FAULTS)
-def test_faults_of_fields(name, fields, fault):
-    with pytest.raises(UsageError, match=fault):
+@pytest.mark.parametrize('name,fields,problem', ERRORS)
+def test_problems_of_fields(name, fields, problem):
+    with pytest.raises(UsageError, match=problem):
         registry.build(name, fields)

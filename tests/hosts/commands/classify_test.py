@@ -65,7 +65,7 @@ def config_of(folder, data, steps=40, mem_tokens=2):
     config.optimizer.learning_rate, config.optimizer.warmup_steps = 3e-3, 4
     config.evaluate.num_lanes = 8
     config.mesh.data = 1
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     return config
 
 
@@ -203,14 +203,14 @@ def test_bad_arguments(tmp_path, argument, message):
         ('evaluate.context', 4, 'only texts are read in overlapping windows'),
     ],
 )
-def test_faults(folder, data, path, value, message):
+def test_problems(folder, data, path, value, message):
     config = config_of(folder, data)
     section, _, name = path.rpartition('.')
     if section == 'retrieval':
         add(config, section)
     config[section][name] = value
-    faults = checks.find_faults(config, 1)
-    assert any(message in fault for fault in faults), faults
+    problems = checks.find_problems(config, 1)
+    assert any(message in problem for problem in problems), problems
 
 
 def test_a_config_of_another_model_is_not_begun_with(folder, data, tmp_path):

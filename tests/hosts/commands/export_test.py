@@ -46,7 +46,7 @@ def test_a_host_is_trained_with_a_memory_and_exported(texts, tmp_path, host, cap
     config = config_of(texts, host, start_from=host)
     config.model.attention = ('full', 'infini')
     config.model.infini = section('infini', position='none')
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     run = experiment(config, tmp_path / 'run')
     train(run)
     said = ' '.join(capsys.readouterr().out.split())

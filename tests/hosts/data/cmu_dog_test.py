@@ -65,7 +65,7 @@ def scored_text(document):
 def test_the_document_comes_first_and_utterances_are_scored(tmp_path):
     write(tmp_path, test_a=dialogue(*SAID), train_b=dialogue(*SAID[:2]))
     config = config_of(tmp_path)
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     (document,) = load.load(config.data, 'test', Bytes())
     assert bytes(document.tokens.tolist()).decode() == f'{DOCUMENT}\n{TALK}'
     assert scored_text(document) == ' hi there\n yes\n bye\n'
@@ -116,6 +116,6 @@ def test_other_movies_and_no_files_are_one_clear_error(tmp_path):
         read(str(tmp_path), 'test')
 
 
-def test_faults_of_the_task(tmp_path):
-    faults = checks.find_faults(config_of(tmp_path, document='after', min_history=0), 1)
-    assert len(faults) == 2 and all('config.data.task.' in fault for fault in faults)
+def test_problems_of_the_task(tmp_path):
+    problems = checks.find_problems(config_of(tmp_path, document='after', min_history=0), 1)
+    assert len(problems) == 2 and all('config.data.task.' in problem for problem in problems)

@@ -61,7 +61,7 @@ def data_of(path, name):
 def test_a_question_is_a_document_whose_answer_is_scored(tmp_path, name):
     write(tmp_path, name, LINES[name])
     config = data_of(tmp_path, name)
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     corpus = load.load(config.data, 'test', Bytes())
     document = corpus[0]
     answer = TASKS[name].answers[read(str(tmp_path), name, 'validation')[0].label]
@@ -124,6 +124,6 @@ def test_a_file_without_labels_or_no_file(tmp_path):
         read(str(tmp_path), 'RTE', 'train')
 
 
-def test_an_unknown_task_is_a_fault_of_the_config(tmp_path):
-    (fault,) = checks.find_faults(data_of(tmp_path, 'BoolQA'), 1)
-    assert 'config.data.task.name' in fault and "did you mean 'BoolQ'" in fault
+def test_an_unknown_task_is_a_problem_of_the_config(tmp_path):
+    (problem,) = checks.find_problems(data_of(tmp_path, 'BoolQA'), 1)
+    assert 'config.data.task.name' in problem and "did you mean 'BoolQ'" in problem

@@ -50,7 +50,7 @@ def test_a_host_answers_with_and_without_a_memory(tmp_path):
     load.write(tmp_path / 'host', 1, small=True)
     given = f'tiny,task=CB,path={tmp_path / "host"},segment=32'
     config = config_file.get_config(f'{given},memory=transformer_xl')
-    assert checks.find_faults(config, 1) == []
+    assert checks.find_problems(config, 1) == []
     assert {*config.model.attention} == {'transformer_xl'}
     assert config.model.transformer_xl.memory_length == 256
     assert config.train.start_from == str(tmp_path / 'host')

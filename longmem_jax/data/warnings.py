@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from longmem_jax.data.documents import FRACTIONS, SPLITS
-from longmem_jax.data.stored_files import FAULTS, PACKED
+from longmem_jax.data.stored_files import ERRORS, PACKED
 from longmem_jax.data.text_files import TABLES, find_files, has_splits, kind_of
 from longmem_jax.errors import UsageError
 
@@ -18,7 +18,7 @@ MARKS = {
 }  # fmt: skip
 
 
-def oddities(data: Any) -> Iterator[str]:
+def warnings_of(data: Any) -> Iterator[str]:
     """Sentences about what is probably a mistake, for a run to print.
 
     The data are read all the same.
@@ -34,7 +34,7 @@ def oddities(data: Any) -> Iterator[str]:
     if data.documents == 'folder':
         return
     for file in _files(root, data.fractions):
-        looks = oddity(file)
+        looks = warning_of(file)
         if looks:
             yield (
                 f'{file} {looks}, but is read as a text in UTF-8; convert it to UTF-8, or give another '
@@ -42,14 +42,14 @@ def oddities(data: Any) -> Iterator[str]:
             )
 
 
-def oddity(file: Path) -> str:
+def warning_of(file: Path) -> str:
     """What a file is, if not a text: 'looks like UTF-16'; '' if it is one, or cannot be read."""
     if kind_of(file) in TABLES:
         return ''
     try:
         with PACKED.get(file.suffix, open)(file, 'rb') as opened:
             begin = opened.read(LOOKED_AT)
-    except FAULTS:
+    except ERRORS:
         return ''  # who reads it says why
     for mark, name in MARKS.items():
         if begin.startswith(mark):

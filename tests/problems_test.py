@@ -1,35 +1,35 @@
-"""The rules for fields: one line per fault, with the value given and the values allowed."""
+"""The rules for fields: one line per problem, with the value given and the values allowed."""
 
 import pytest
 
-from longmem_jax import faults
+from longmem_jax import problems
 
 FIELDS = dict(size=0, share=1.0, kind='firts', ramp=3)
 
 
 def test_each_rule_names_the_field_what_was_given_and_what_is_allowed():
-    assert faults.at_least(FIELDS, 1, 'size', 'ramp') == ['size = 0: must be at least 1']
-    assert faults.above(FIELDS, 0, 'size', 'share') == ['size = 0: must be above 0']
-    assert faults.one_of(FIELDS, kind=('first', 'last'), ramp=(3,)) == [
+    assert problems.at_least(FIELDS, 1, 'size', 'ramp') == ['size = 0: must be at least 1']
+    assert problems.above(FIELDS, 0, 'size', 'share') == ['size = 0: must be above 0']
+    assert problems.one_of(FIELDS, kind=('first', 'last'), ramp=(3,)) == [
         "kind = 'firts': did you mean 'first'? allowed are first, last"
     ]
-    assert faults.between(FIELDS, 0, 1, 'size', 'share') == []
-    assert faults.between(FIELDS, 0, 1, 'share', ends='[)') == [
+    assert problems.between(FIELDS, 0, 1, 'size', 'share') == []
+    assert problems.between(FIELDS, 0, 1, 'share', ends='[)') == [
         'share = 1.0: must lie between 0 and 1, excluding 1'
     ]
-    assert faults.between(FIELDS, 0, 1, 'size', 'share', 'ramp', ends='(]') == [
+    assert problems.between(FIELDS, 0, 1, 'size', 'share', 'ramp', ends='(]') == [
         'size = 0: must lie between 0 and 1, excluding 0',
         'ramp = 3: must lie between 0 and 1, excluding 0',
     ]
-    assert faults.under('config.model.x', ['size = 0: no']) == ['config.model.x.size = 0: no']
+    assert problems.under('config.model.x', ['size = 0: no']) == ['config.model.x.size = 0: no']
 
 
 def test_what_is_not_a_number_is_refused_too():
     fields = dict(size=float('nan'))
     for found in (
-        faults.at_least(fields, 1, 'size'),
-        faults.above(fields, 0, 'size'),
-        faults.between(fields, 0, 1, 'size'),
+        problems.at_least(fields, 1, 'size'),
+        problems.above(fields, 0, 'size'),
+        problems.between(fields, 0, 1, 'size'),
     ):
         assert len(found) == 1, 'write rules so that NaN breaks them: `not value >= least`'
 
@@ -59,12 +59,12 @@ def test_fields_of_a_section(given, message):
     right = dict(
         number=0, rate=1, flag=False, name='', word='a', size=4, share=1, other='unchecked'
     )
-    assert faults.of_section(right, wanted) == []
-    assert faults.of_section(right | given, wanted) == [message]
+    assert problems.of_section(right, wanted) == []
+    assert problems.of_section(right | given, wanted) == [message]
 
 
 def test_missing_and_unknown_fields():
-    found = faults.of_section(dict(memory_lenght=3), dict(memory_length=int))
+    found = problems.of_section(dict(memory_lenght=3), dict(memory_length=int))
     assert found == [
         "memory_lenght: not a field here, did you mean 'memory_length'? the fields are memory_length",
         'memory_length is missing',

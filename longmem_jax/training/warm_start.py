@@ -14,7 +14,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.training.optimizer import parameter_path
 
 
-def graft(
+def warm_start(
     initial: Any,
     trained: Any,
     source: str,

@@ -1,4 +1,4 @@
-"""Rules for the fields of a config section; each returns its faults, one line per field.
+"""Rules for the fields of a config section; each returns its problems, one line per field.
 
 A line begins with the name of the field (`ramp = 0: must be at least 1`); `under` prepends the path of
 the section.
@@ -26,16 +26,16 @@ def is_possible(value: Any) -> bool:
     return not (isinstance(value, float) and math.isnan(value))
 
 
-def under(where: str, faults: Iterable[str]) -> list[str]:
-    """The faults with the path of their section prepended, such as `config.model.infini`."""
-    return [f'{where}.{fault}' for fault in faults]
+def under(where: str, problems: Iterable[str]) -> list[str]:
+    """The problems with the path of their section prepended, such as `config.model.infini`."""
+    return [f'{where}.{problem}' for problem in problems]
 
 
-def require_none(faults: Sequence[str]) -> None:
-    """Raises one `UsageError` with all faults of a configuration, if there are any."""
-    if faults:
-        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
-        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
+def require_none(problems: Sequence[str]) -> None:
+    """Raises one `UsageError` with all problems of a configuration, if there are any."""
+    if problems:
+        count = '1 problem' if len(problems) == 1 else f'{len(problems)} problems'
+        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(problems))
 
 
 def differing(first: Any, second: Any, where: str = '') -> list[tuple[str, Any, Any]]:
@@ -52,7 +52,7 @@ def differing(first: Any, second: Any, where: str = '') -> list[tuple[str, Any, 
 
 
 def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
-    """Faults of fields below `least`."""
+    """Problems of fields below `least`."""
     return [
         f'{name} = {fields[name]}: must be at least {least}'
         for name in names
@@ -61,7 +61,7 @@ def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
 
 
 def at_most(fields: Mapping[str, Any], most: Mapping[str, float]) -> list[str]:
-    """Faults of fields above their limit in `most`."""
+    """Problems of fields above their limit in `most`."""
     return [
         f'{name} = {fields[name]}: must be at most {limit:,}'
         for name, limit in most.items()
@@ -70,7 +70,7 @@ def at_most(fields: Mapping[str, Any], most: Mapping[str, float]) -> list[str]:
 
 
 def above(fields: Mapping[str, Any], limit: float, *names: str) -> list[str]:
-    """Faults of fields that are not above `limit`."""
+    """Problems of fields that are not above `limit`."""
     return [
         f'{name} = {fields[name]}: must be above {limit}'
         for name in names
@@ -81,11 +81,11 @@ def above(fields: Mapping[str, Any], limit: float, *names: str) -> list[str]:
 def between(
     fields: Mapping[str, Any], least: float, greatest: float, *names: str, ends: str = '[]'
 ) -> list[str]:
-    """Faults of fields outside of an interval.
+    """Problems of fields outside of an interval.
 
     In `ends`, '[' and ']' include an end, '(' and ')' exclude it.
     """
-    faults = []
+    problems = []
     outside = [str(end) for end, mark in zip((least, greatest), ends, strict=True) if mark in '()']
     excluded = f', excluding {" and ".join(outside)}' if outside else ''
     for name in names:
@@ -93,12 +93,12 @@ def between(
         inside = least < value < greatest
         inside |= (value == least and ends[0] == '[') or (value == greatest and ends[1] == ']')
         if not inside:
-            faults.append(f'{name} = {value}: must lie between {least} and {greatest}{excluded}')
-    return faults
+            problems.append(f'{name} = {value}: must lie between {least} and {greatest}{excluded}')
+    return problems
 
 
 def one_of(fields: Mapping[str, Any], **allowed: Iterable[Any]) -> list[str]:
-    """Faults of fields that do not have one of the allowed values: `one_of(fields, start=STARTS)`."""
+    """Problems of fields that do not have one of the allowed values: `one_of(fields, start=STARTS)`."""
     return [
         unknown(name, fields[name], tuple(values))
         for name, values in allowed.items()
@@ -107,7 +107,7 @@ def one_of(fields: Mapping[str, Any], **allowed: Iterable[Any]) -> list[str]:
 
 
 def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[str]:
-    """Faults of fields that are unknown, missing, or have the wrong type or size.
+    """Problems of fields that are unknown, missing, or have the wrong type or size.
 
     Args:
       section: the section.
@@ -115,32 +115,32 @@ def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[s
         types other than int, float, bool and str are not checked), a tuple of words, or
         `(least, greatest)` numbers of the type of the first.
     """
-    faults = [
+    problems = [
         f'{name}: not a field here, {nearest(name, allowed)}the fields are {", ".join(sorted(allowed))}'
         for name in section
         if name not in allowed
     ]
     for name, choice in allowed.items():
         if name not in section:
-            faults.append(f'{name} is missing')
+            problems.append(f'{name} is missing')
         elif isinstance(choice, Sequence) and not isinstance(choice, str):
-            faults += _of_choice(section, name, choice)
+            problems += _of_choice(section, name, choice)
         else:
             kind = getattr(choice, '__name__', str(choice))
             wrong = of_type(section, name, kind)
-            faults += wrong or (at_least(section, 0, name) if kind == 'int' else [])
-    return faults
+            problems += wrong or (at_least(section, 0, name) if kind == 'int' else [])
+    return problems
 
 
 def _of_choice(section: Mapping[str, Any], name: str, choice: Sequence[Any]) -> list[str]:
-    """Faults of a field that must be one of some words, or a number in a range."""
+    """Problems of a field that must be one of some words, or a number in a range."""
     if isinstance(choice[0], str):
         return one_of(section, **{name: choice})
     return of_type(section, name, type(choice[0]).__name__) or between(section, *choice, name)
 
 
 def of_type(section: Mapping[str, Any], name: str, kind: str) -> list[str]:
-    """The fault of a field that does not have the type named `kind`; only `TYPES` are checked."""
+    """The problem of a field that does not have the type named `kind`; only `TYPES` are checked."""
     if kind not in TYPES:
         return []
     types, description = TYPES[kind]
