@@ -10,12 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from longmem_jax.kernels.tpu import fused_blocks as blocks
 from longmem_jax.kernels.tpu.fused_blocks import Inputs, Plan
 from longmem_jax.kernels.tpu.fused_forward import VMEM_LIMIT, scores, specs
+from longmem_jax.kernels.tpu.pallas import pl, pltpu
 
 
 def _kernel(*given: Any, plan: Plan, names: list[str], outputs: list[str], dropped: bool) -> None:

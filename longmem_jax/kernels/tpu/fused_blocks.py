@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from longmem_jax.kernels.attention_products import EPSILON, NEVER
+from longmem_jax.kernels.tpu.pallas import pl, pltpu
 
 LANES, SUBLANES = 128, 8  # of a vector register
 NEVER_SINCE = 2**30  # `since` of a key that no query sees
@@ -133,7 +132,7 @@ class Inputs(NamedTuple):
 
 def cost(
     plan: Plan, inputs: Inputs, products: tuple[int, int], moved: list[tuple[Any, int]]
-) -> pl.CostEstimate:
+) -> 'pl.CostEstimate':
     """What a kernel costs if every block is read, for XLA's schedule and its count of operations.
 
     Args:

@@ -9,12 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from longmem_jax.kernels.tpu import fused_blocks as blocks
 from longmem_jax.kernels.tpu import fused_softmax as softmax
 from longmem_jax.kernels.tpu.fused_blocks import EPSILON, Inputs, Plan
+from longmem_jax.kernels.tpu.pallas import pl, pltpu
 
 VMEM_LIMIT = (
     64 * 2**20
@@ -23,7 +22,7 @@ VMEM_LIMIT = (
 
 def specs(
     plan: Plan, inputs: Inputs, order: Any
-) -> tuple[list[str], list[jax.Array], list[pl.BlockSpec]]:
+) -> 'tuple[list[str], list[jax.Array], list[pl.BlockSpec]]':
     """Names, arrays and blocks of what both kernels read, without the prefetched scalars.
 
     Args:

@@ -19,8 +19,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from longmem_jax.kernels.float_order import as_floats, as_integers
 from longmem_jax.kernels.tpu import fused_blocks as blocks
@@ -28,6 +26,7 @@ from longmem_jax.kernels.tpu import fused_softmax as softmax
 from longmem_jax.kernels.tpu.fused_blocks import LANES, NEVER
 from longmem_jax.kernels.tpu.fused_devices import compiled, on_devices
 from longmem_jax.kernels.tpu.fused_forward import VMEM_LIMIT
+from longmem_jax.kernels.tpu.pallas import pl, pltpu
 
 BLOCK_QUERIES, BLOCK_ROWS = 512, 512
 LEVELS = 3
@@ -216,7 +215,7 @@ def _backward_kernel(counts: Any, *given: Any, plan: Plan) -> None:
         refs['d_queries'][...] = to_queries[...].astype(refs['d_queries'].dtype)
 
 
-def _specs(plan: Plan, width: int) -> tuple[pl.BlockSpec, pl.BlockSpec]:
+def _specs(plan: Plan, width: int) -> 'tuple[pl.BlockSpec, pl.BlockSpec]':
     """Blocks of vectors, and of numbers, of the queries."""
 
     def vectors(head: Any, lane: Any, query: Any, *_: Any) -> Any:
@@ -237,7 +236,7 @@ def _fetched(plan: Plan, count: Any, block: Any) -> Any:
     return jnp.minimum(block, last)
 
 
-def _cost(queries: Any, keys: Any, products: int, moved: int) -> pl.CostEstimate:
+def _cost(queries: Any, keys: Any, products: int, moved: int) -> 'pl.CostEstimate':
     """Costs with all rows filled; `moved`: bytes."""
     pairs = queries.size // queries.shape[3] * keys.shape[2]
     return pl.CostEstimate(
