@@ -83,7 +83,13 @@ def test_state_is_computed_at_full_precision(name):
         assert all(HIGHEST in product for product in products(program, *arrays))
 
 
-@pytest.mark.parametrize('name', recurrent.names())
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=pytest.mark.slow if ':' in name else ())
+        for name in recurrent.names()
+    ],
+)
 def test_recurrent_memories_are_read_and_written_at_full_precision(name):
     inputs, memory = recurrent.some_inputs(name, 5)
     valid = jnp.ones((BATCH, 5), bool)

@@ -237,7 +237,9 @@ def float64_is_for_activations(entry: Entry) -> None:
         )
         return params, read[:2]
 
-    wanted = types()
+    (_, (logits, _, _)), _ = entry.traced.out_info
+    logits = jax.ShapeDtypeStruct(logits.shape[1:], logits.dtype)
+    wanted = entry.params, (logits, entry.begin)
     with jax.enable_x64(True):
         found = types()
     fix = 'Name the dtype of what is made or drawn; `initial_parameters` casts the parameters.'
