@@ -103,15 +103,17 @@ def _mix_derivative(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     of_scores, of_values, _, of_soft, _ = tangents
     out, exponentials, inverse = _mix(*primals)
     exponentials = exponentials.astype(values.dtype).astype(inverse.dtype)
-    weights, moved = _times(exponentials, soft), _times(exponentials * of_scores, soft)
+    weights, moved = _times(exponentials, soft), _times(of_scores, soft)
+    if soft is not None:
+        moved = moved + of_soft  # the only use of it: its gradient is one sum over the heads
+    moved = exponentials * moved
     # The derivative of the 1e-8 term is negligible and left out.
     total = moved.sum(axis=-1, keepdims=True)
     if soft is None:
         mean = out.astype(inverse.dtype) * total
     else:
-        total = total + (exponentials * of_soft).sum(axis=-1, keepdims=True)
         # Memories with soft masks are mostly run again for the backward pass: it needs no result here.
-        moved = moved + exponentials * of_soft - weights * (total * inverse)
+        moved = moved - weights * (total * inverse)
         mean = jnp.zeros_like(inverse)
     added = (
         _product('bhqk,bhkd->bhqd', _times(moved, dropout), values)
