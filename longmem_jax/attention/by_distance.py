@@ -53,8 +53,10 @@ def lean_right(rows: jax.Array) -> jax.Array:
 def _slide(rows: jax.Array, first: int) -> jax.Array:
     """[..., n, columns + 1] from element `first` of the flat array on, as [..., n, columns]."""
     *lead, n, columns = rows.shape
-    flat = rows.reshape(*lead, n * columns)[..., first : first + n * (columns - 1)]
-    return flat.reshape(*lead, n, columns - 1)
+    flat = rows.reshape(*lead, n * columns)
+    # The derivative of a split joins rows and zeros; that of a slice pads, which computes every index.
+    parts = jax.lax.split(flat, (first, n * (columns - 1), n - first), axis=len(lead))
+    return parts[1].reshape(*lead, n, columns - 1)
 
 
 def moved_scores(queries: jax.Array, rows: jax.Array) -> jax.Array:
