@@ -91,5 +91,7 @@ def moved_bias(rows: jax.Array, batch: int, n: int) -> jax.Array:
     """
     heads, columns = rows.shape
     padded = jnp.pad(rows, [(0, 0), (0, 1)])
-    moved = lean(jnp.broadcast_to(padded[:, None], (heads, n, columns + 1)))
-    return jnp.broadcast_to(moved[None], (batch, heads, n, columns))
+    # The gradient is summed over queries first: over lanes, and so over devices, only small sums are
+    # added, and CPUs are slow to add large arrays along their first axis.
+    by_lane = jnp.broadcast_to(padded[:, None], (batch, heads, 1, columns + 1))
+    return lean(jnp.broadcast_to(by_lane, (batch, heads, n, columns + 1)))
