@@ -698,7 +698,7 @@ def NormalizedXL(
     scale_init: float = 1.0,
     normalized: bool = True,
 ) -> Layer:
-    """Local attention with recent keys and nothing more; attributes as in `NormalizedAttention`."""
+    """Local attention with recent keys and nothing more; attributes as in `Memorizing`."""
 
 def ProductKeyMemory(
     *,

@@ -33,7 +33,7 @@ class NormalizedXLCache(flax.struct.PyTreeNode):
 
 
 class NormalizedXL(nn.Module):
-    """Local attention with recent keys and nothing more; attributes as in `NormalizedAttention`."""
+    """Local attention with recent keys and nothing more; attributes as in `Memorizing`."""
 
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
