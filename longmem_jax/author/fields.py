@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 from longmem_jax.contract import Fields
 from longmem_jax.layers import initializers
@@ -81,7 +82,7 @@ class Param:
         shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in self.dims)
         axes = tuple(AXES.get(dim) if isinstance(dim, str) else None for dim in self.dims)
         boxed = initializers.with_axes(self.init or init, axes)
-        return owner.param(name, boxed, shape)
+        return owner.param(name, boxed, shape, jnp.float32)
 
 
 def param(*dims: str | int, init: Callable[..., Any] | None = None) -> Any:
@@ -89,6 +90,6 @@ def param(*dims: str | int, init: Callable[..., Any] | None = None) -> Any:
 
     Args:
       *dims: 'd_model', 'heads', 'kv_heads', 'head_dim', the name of an int field, or a number.
-      init: `(key, shape, dtype) -> array`; None = as kernels of the model.
+      init: `(key, shape, dtype) -> array`, as in `jax.nn.initializers`; None = as kernels of the model.
     """
     return Param(dims, init)
