@@ -63,7 +63,7 @@ def _search(
         if choose is None:
             scores, index = top_k(scores, take, filled)
         else:
-            number = jnp.arange(block, dtype=jnp.int32)
+            number = jnp.arange(block, dtype=jnp.int32)[None, None, None]
             mask = number < filled[..., None]
             scores, index = choose(jnp.where(mask, scores, jnp.float32(NEVER)), take)
         return scores, index.astype(jnp.int32) + base + start
