@@ -58,6 +58,8 @@ UNREAD = (
     ('memsizer', '.normalizer'),
     ('infini:sequential', '.normalizer'),
     ('infinity_former:clearing', '.long.mass'),
+    # The least used vectors in these texts, so none is chosen; tests of evicting hold the promise.
+    ('compressive:most_used', '.pending'),
 )
 
 
