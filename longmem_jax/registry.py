@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import sys
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from longmem_jax.errors import UsageError, say, unknown
 from longmem_jax.subject import Subject
@@ -67,34 +67,43 @@ def load(target: str) -> Any:
     return functools.reduce(getattr, name.split('.'), importlib.import_module(module))
 
 
+class Point(NamedTuple):
+    """An entry point of an installed package.
+
+    Not that of `importlib.metadata`: where its backport is imported, as by Sphinx and many tools, packages
+    are found by it, and its entry points are of another class.
+    """
+
+    name: str
+    value: str
+    package: str
+    version: str
+
+
 @functools.cache
-def _entry_points() -> dict[str, tuple[importlib.metadata.EntryPoint, ...]]:
+def _entry_points() -> dict[str, tuple[Point, ...]]:
     """Entry points of all installed packages by group; those of this library first."""
-    found: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
+    found: dict[str, dict[str, Point]] = {}
     for package in importlib.metadata.distributions():
         if f'[{PREFIX}' not in (package.read_text('entry_points.txt') or ''):
             continue
+        owner = package.metadata['Name'].replace('_', '-')
         for point in package.entry_points:
             if point.group.startswith(PREFIX):
                 # The same package may be found twice, in the checkout and where it is installed.
                 found.setdefault(point.group, {}).setdefault(
-                    f'{distribution(point)} {point.name}', point
+                    f'{owner} {point.name}', Point(point.name, point.value, owner, package.version)
                 )
     return {
-        group: tuple(sorted(points.values(), key=lambda p: distribution(p) != OWN))
+        group: tuple(sorted(points.values(), key=lambda point: point.package != OWN))
         for group, points in found.items()
     }
-
-
-def distribution(point: importlib.metadata.EntryPoint) -> str:
-    """The package that an entry point is of."""
-    return point.dist.name.replace('_', '-') if point.dist else ''
 
 
 def require_installed() -> None:
     """Raises `UsageError` if the metadata of this library lacks its entry points."""
     points = _entry_points().get(GROUPS['subject'], ())
-    if not any(distribution(point) == OWN for point in points):
+    if not any(point.package == OWN for point in points):
         raise UsageError(
             'longmem_jax: its installed metadata names no subjects, so it is of an earlier version; run '
             'pip install -e . in the checkout again.'
@@ -106,8 +115,8 @@ def foreign() -> dict[str, str]:
     found = {(kind, name): '' for kind, names in _registered.items() for name in names}
     for kind, group in GROUPS.items():
         for point in _entry_points().get(group, ()):
-            if point.dist and distribution(point) != OWN:
-                found[kind, point.name] = f'{distribution(point)} {point.dist.version}'
+            if point.package != OWN:
+                found[kind, point.name] = f'{point.package} {point.version}'
     brought: dict[str, str] = {}
     for (kind, name), package in found.items():
         if kind == 'subject' and (subject := dict(SUBJECTS.items()).get(name)) is not None:
@@ -174,15 +183,15 @@ class Registry(Mapping[str, T]):
     def _load(self, name: str, target: Any) -> Any:
         if isinstance(target, str):
             return load(target)
-        if not isinstance(target, importlib.metadata.EntryPoint):
+        if not isinstance(target, Point):
             return target
         try:
-            return target.load()
+            return load(target.value)
         except Exception as error:
-            if distribution(target) == OWN:
+            if target.package == OWN:
                 raise
             raise UsageError(
-                f'{self._word} {name!r}: the package {distribution(target)} cannot be loaded '
+                f'{self._word} {name!r}: the package {target.package} cannot be loaded '
                 f'({target.value}: {type(error).__name__}: {error}); update or uninstall it'
             ) from error
 
@@ -240,12 +249,9 @@ def _names(registry: Registry[Any]) -> dict[str, Any]:
     points = _entry_points().get(GROUPS[registry._kind], ()) if registry._kind else ()
     for name, target in [*added, *((point.name, point) for point in points)]:
         if name in found:
-            owner = (
-                distribution(target) if isinstance(target, importlib.metadata.EntryPoint) else ''
-            )
+            owner = target.package if isinstance(target, Point) else 'register'
             _say_once(
-                f'Left out: {registry._word} {name!r} of {owner or "register"}, as there is one of that '
-                'name.'
+                f'Left out: {registry._word} {name!r} of {owner}, as there is one of that name.'
             )
             continue
         found[name] = target

@@ -169,6 +169,17 @@ def test_a_name_is_registered_once_and_unknown_ones_are_suggested(monkeypatch):
         registry._names.cache_clear()
 
 
+def test_entry_points_are_found_through_the_backport():
+    """Sphinx, lm-eval and others import `importlib_metadata`, which then finds all packages."""
+    pytest.importorskip('importlib_metadata')
+    program = (
+        'import importlib_metadata; from longmem_jax.registry import SUBJECTS; '
+        'assert {"hosts", "agents", "lifelong"} <= {name for name, _ in SUBJECTS.items()}'
+    )
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_import_sets_nothing():
     """No thread, no handler, no library: what a command needs is set by `main`."""
     program = (
