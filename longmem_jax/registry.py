@@ -70,7 +70,7 @@ def load(target: str) -> Any:
 class Point(NamedTuple):
     """An entry point of an installed package.
 
-    Not that of `importlib.metadata`: where its backport is imported, as by Sphinx and many tools, packages
+    Not that of `importlib.metadata`: where its backport is imported, as by Sphinx and others, packages
     are found by it, and its entry points are of another class.
     """
 
