@@ -278,27 +278,6 @@ class Graft:
     groups: Callable[[str], tuple[Group, ...]] = lambda position: ()
 
 
-# Gates of a memory in a pretrained decoder begin almost closed, at .05. The decoder was never trained
-# with a memory; an open gate would replace half of each head's output at once.
-FIRST_GATE_IN_HOST = -3.0
-
-
-def position_of_window(position: str) -> str:
-    """The position scheme of a window of older vectors before a segment of a pretrained decoder.
-
-    Positions that are added to embeddings begin at 0 in every segment, so they do not tell how old a
-    vector is. A bias by distance tells this for vectors older than a segment. A learned bias is for
-    all vectors before the segment (`rates_of_window`); without it, heads would mistake an old vector for
-    the one at the same position of the segment.
-    """
-    return 'alibi_beyond' if position == 'none' else position
-
-
-def rates_of_window(position: str) -> tuple[Group, ...]:
-    """Groups for the biases of `position_of_window`: at the rate of the rest they would hardly move."""
-    return (('/memory_bias$', 10.0, False),) if position == 'none' else ()
-
-
 def fields_of(layer: type) -> list[dataclasses.Field[Any]]:
     """The attributes of a layer's module that are fields of its sub-config."""
     return [field for field in dataclasses.fields(layer) if field.name not in GIVEN]

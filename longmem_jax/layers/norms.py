@@ -37,3 +37,55 @@ class Norm(nn.Module):
             bias = self.param('bias', axes(nn.initializers.zeros, ('norm',)), (x.shape[-1],))
             x32 = x32 + bias.reshape(shape).astype(x32.dtype)
         return x32.astype(x.dtype)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over valid tokens; running averages are parameters without gradient.
+
+    In training, batch statistics come from all tokens of the segment, later ones included, and are
+    returned; the training step averages them into `running_mean` and `running_var`.
+
+    Attributes:
+      epsilon: added to the variance.
+    """
+
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, counted: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Normalises.
+
+        Args:
+          x: [tokens, width].
+          counted: bool [tokens].
+          train: use batch statistics, not the running averages.
+
+        Returns:
+          Normalised `x`; path of each running average to its value in this batch (empty in evaluation).
+        """
+        zeros, ones = nn.initializers.zeros, nn.initializers.ones
+        width = (x.shape[-1],)
+        scale, bias = self.param('scale', ones, width), self.param('bias', zeros, width)
+        mean, variance = (
+            self.param('running_mean', zeros, width),
+            self.param('running_var', ones, width),
+        )
+        statistics = {}
+        if train:
+            count = jnp.maximum(counted.sum(), 1).astype(x.dtype)
+            masked = jnp.where(counted[:, None], x, jnp.zeros_like(x))
+            batch_mean = masked.sum(axis=0) / count
+            difference = jnp.where(counted[:, None], x - batch_mean[None], jnp.zeros_like(x))
+            squares = jnp.square(difference).sum(axis=0)
+            unbiased = squares / jnp.maximum(count - 1, 1)
+            path, has_tokens = '/'.join(self.path), counted.any()
+            statistics = {
+                f'{path}/running_mean': jnp.where(has_tokens, batch_mean, mean),
+                f'{path}/running_var': jnp.where(has_tokens, unbiased, variance),
+            }
+            mean, variance = batch_mean, squares / count
+        normalized = (x - mean[None]) * jax.lax.rsqrt(variance + self.epsilon)[None]
+        y = normalized * scale.astype(x.dtype)[None] + bias.astype(x.dtype)[None]
+        return y, jax.lax.stop_gradient(statistics)

@@ -20,7 +20,6 @@ from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.contract import (
-    FIRST_GATE_IN_HOST,
     Entry,
     Fields,
     Graft,
@@ -32,6 +31,7 @@ from longmem_jax.contract import (
 )
 from longmem_jax.layers import associative, initializers
 from longmem_jax.layers.projections import Projections
+from longmem_jax.memory.in_hosts import FIRST_GATE_IN_HOST
 from longmem_jax.problems import above, at_least, one_of
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
 from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window

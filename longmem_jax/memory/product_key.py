@@ -29,7 +29,7 @@ from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.kernels.weighted_rows import weighted_rows
 from longmem_jax.layers import initializers
 from longmem_jax.layers.feature_maps import unit
-from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.norms import BatchNorm, Norm
 from longmem_jax.problems import above, at_least, one_of
 from longmem_jax.segment import Aux, Segment, no_aux
 from longmem_jax.views import Read, Seen, Series, View
@@ -140,58 +140,6 @@ def usage(
     ones = jnp.broadcast_to(counted[:, None, None], weights.shape).astype(jnp.float32)
     empty = jnp.zeros((num_slots,), jnp.float32)
     return empty.at[slots].add(weights), empty.at[slots].add(ones)
-
-
-class BatchNorm(nn.Module):
-    """Batch normalisation over valid tokens; running averages are parameters without gradient.
-
-    In training, batch statistics come from all tokens of the segment, later ones included, and are
-    returned; the training step averages them into `running_mean` and `running_var`.
-
-    Attributes:
-      epsilon: added to the variance.
-    """
-
-    epsilon: float = 1e-5
-
-    @nn.compact
-    def __call__(
-        self, x: jax.Array, counted: jax.Array, *, train: bool
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Normalises.
-
-        Args:
-          x: [tokens, width].
-          counted: bool [tokens].
-          train: use batch statistics, not the running averages.
-
-        Returns:
-          Normalised `x`; path of each running average to its value in this batch (empty in evaluation).
-        """
-        zeros, ones = nn.initializers.zeros, nn.initializers.ones
-        width = (x.shape[-1],)
-        scale, bias = self.param('scale', ones, width), self.param('bias', zeros, width)
-        mean, variance = (
-            self.param('running_mean', zeros, width),
-            self.param('running_var', ones, width),
-        )
-        statistics = {}
-        if train:
-            count = jnp.maximum(counted.sum(), 1).astype(x.dtype)
-            masked = jnp.where(counted[:, None], x, jnp.zeros_like(x))
-            batch_mean = masked.sum(axis=0) / count
-            difference = jnp.where(counted[:, None], x - batch_mean[None], jnp.zeros_like(x))
-            squares = jnp.square(difference).sum(axis=0)
-            unbiased = squares / jnp.maximum(count - 1, 1)
-            path, has_tokens = '/'.join(self.path), counted.any()
-            statistics = {
-                f'{path}/running_mean': jnp.where(has_tokens, batch_mean, mean),
-                f'{path}/running_var': jnp.where(has_tokens, unbiased, variance),
-            }
-            mean, variance = batch_mean, squares / count
-        normalized = (x - mean[None]) * jax.lax.rsqrt(variance + self.epsilon)[None]
-        y = normalized * scale.astype(x.dtype)[None] + bias.astype(x.dtype)[None]
-        return y, jax.lax.stop_gradient(statistics)
 
 
 class QueryNetwork(nn.Module):

@@ -25,10 +25,9 @@ from longmem_jax.contract import (
     Recipe,
     Recipes,
     Scale,
-    position_of_window,
-    rates_of_window,
 )
 from longmem_jax.layers.projections import Projections
+from longmem_jax.memory.in_hosts import position_of_window, rates_of_window
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 

@@ -24,8 +24,6 @@ from longmem_jax.contract import (
     LayerType,
     ModelSettings,
     Recipes,
-    position_of_window,
-    rates_of_window,
 )
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import as_function
@@ -38,6 +36,7 @@ from longmem_jax.memory.compressive.evicting import CompressiveState, Evicted, e
 from longmem_jax.memory.compressive.settings import check, fused, recipe, shared, sliding_recipe
 from longmem_jax.memory.compressive.sliding import SlidingReading
 from longmem_jax.memory.compressive.view import held, read
+from longmem_jax.memory.in_hosts import position_of_window, rates_of_window
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from longmem_jax.contract import (
-    FIRST_GATE_IN_HOST,
     Entry,
     Fields,
     Graft,
@@ -15,6 +14,7 @@ from longmem_jax.contract import (
 from longmem_jax.kernels.tpu.fused_search import MOST
 from longmem_jax.layers.nearest import SEARCHES
 from longmem_jax.layers.ring import DTYPES
+from longmem_jax.memory.in_hosts import FIRST_GATE_IN_HOST
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.layer import Memorizing
 from longmem_jax.memory.memorizing.view import held, read
