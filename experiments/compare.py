@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 from experiments import floors, markdown
 from experiments.compare_figures import TASK, draw, draw_scores, metrics_of
 from experiments.evaluation import memory_size
+from experiments.seeds import add_seeds, seed_flags
 
 TRAIN = 'longmem_jax.main'
 TOGETHER = 'experiments.trainings'
@@ -135,10 +136,6 @@ def run_arguments(
     return [*given, *seed_flags(seed), *flags]
 
 
-def seed_flags(seed: int) -> list[str]:
-    return [f'--config.train.seed={seed}', f'--config.data.seed={seed}']
-
-
 def without_memory(results: dict) -> dict | None:
     """The result in `results.json` with the memory reset before every segment, or None."""
     scored = [result for result in results.values() if isinstance(result, dict)]
@@ -222,19 +219,6 @@ def whole_numbers(text: str) -> list[int]:
     return [int(item) for item in items]
 
 
-def seed_numbers(text: str) -> list[int]:
-    """Seeds: '3' are 0, 1 and 2; '11,23' are these, and '11,' is one."""
-    items = text.removesuffix(',').split(',')
-    listed = ',' in text
-    if not all(item.isdecimal() for item in items) or len(set(items)) < len(items):
-        raise argparse.ArgumentTypeError(
-            f'{text!r}: must be a number of seeds, such as 3, or different seeds, such as 11,23'
-        )
-    if not listed and not int(text):
-        raise argparse.ArgumentTypeError(f'{text!r}: must be at least 1')
-    return [int(item) for item in items] if listed else list(range(int(text)))
-
-
 def table(runs: dict[str, list[dict]]) -> str:
     """A Markdown table; `runs`: label to the numbers of its seeds.
 
@@ -285,7 +269,7 @@ def main() -> None:
     )
     parser.add_argument('runs', nargs='+')
     parser.add_argument('--config', required=True)
-    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
+    add_seeds(parser)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--figure', type=Path)
     parser.add_argument('--contexts', type=whole_numbers)

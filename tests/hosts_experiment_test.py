@@ -175,7 +175,7 @@ def test_responses_that_no_model_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(scores, 'experiment_of', lambda _: Experiment(config, None, None))
     references = [json.dumps(dict(reference=text)) for text in ('so good', 'never')]
     (tmp_path / 'responses.test.jsonl').write_text('\n'.join(references))
-    dialogue.fixed(tmp_path, 3, tmp_path / 'fixed.json')
+    dialogue.fixed(tmp_path, [0, 11, 23], tmp_path / 'fixed.json')
     found = scores.read(tmp_path / 'fixed.json')
     (most, drawn) = found
     assert most == 'most frequent utterance ("so good", 2 times)'

@@ -65,9 +65,9 @@ def export_plain(folder: Path, output: Path) -> None:
     hosts.find(output)
 
 
-def positions(folder: Path, seeds: int) -> None:
+def positions(folder: Path, seeds: list[int]) -> None:
     """Bits per byte of test by position, before and after: positions.json of every seed."""
-    for seed in range(seeds):
+    for seed in seeds:
         done = folder / str(seed) / 'positions.json'
         if done.exists():
             continue
@@ -108,9 +108,9 @@ def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str,
     }
 
 
-def recall(folder: Path, seeds: int, distances: list[int], documents: int) -> None:
+def recall(folder: Path, seeds: list[int], distances: list[int], documents: int) -> None:
     """Right answers by distance, and with the memory reset: recall.json of every seed."""
-    for seed in range(seeds):
+    for seed in seeds:
         done = folder / str(seed) / 'recall.json'
         if done.exists():
             continue

@@ -21,8 +21,8 @@ import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
 from configs import recall
-from experiments.compare import seed_numbers
 from experiments.recall import report
+from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from longmem_jax.commands.recall_by_distance import at_distance, in_short
 from longmem_jax.config import checks, overrides
@@ -117,7 +117,7 @@ def main() -> None:
     )
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
+    add_seeds(parser)
     parser.add_argument(
         '--distances',
         type=lambda text: tuple(int(item) for item in text.split(',')),
