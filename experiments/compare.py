@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import floors, markdown
+from experiments import floors, markdown, provenance
 from experiments.compare_figures import TASK, draw, draw_scores, metrics_of
 from experiments.evaluation import memory_size
 from experiments.seeds import add_seeds, seed_flags
@@ -113,8 +113,7 @@ def run(
             if line['group'] == 'validation'
         ],
     }
-    path.write_text(json.dumps(numbers, indent=1))
-    return numbers
+    return provenance.save(path, numbers, [seed], device=results.get('device', 'not recorded'))
 
 
 def _process(module: str, given: list[str], folder: Path) -> float:

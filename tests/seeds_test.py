@@ -39,6 +39,8 @@ def test_no_command_has_another_parser_of_seeds():
         path.name
         for path in EXPERIMENTS.rglob('*.py')
         if path.name != 'seeds.py'
-        and re.search(r"--(first[-_])?seeds?'|DEFINE[^)]*'seeds'|range\(options\.seeds\)", path.read_text())
+        and re.search(
+            r"--(first[-_])?seeds?'|DEFINE[^)]*'seeds'|range\(options\.seeds\)", path.read_text()
+        )
     ]
     assert own == []

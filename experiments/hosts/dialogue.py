@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import compare, floors, markdown
+from experiments import compare, floors, markdown, provenance
 from experiments.hosts import scores
 from experiments.seeds import seed_flags
 from longmem_jax.commands import by_source
@@ -124,7 +124,8 @@ def whole_test(trained: Path, seeds: list[int]) -> None:
         run = scores.experiment_of(trained / str(seed))
         evaluator = evaluator or scores.evaluator_of(run)
         params = run.restore_parameters()[0]
-        scores.write(done, evaluator.evaluate(params, run.corpus('test'), 'test')[0].as_json())
+        result, _ = evaluator.evaluate(params, run.corpus('test'), 'test')
+        provenance.save(done, result.as_json(), [seed])
 
 
 def untuned(trained: Path, output: Path) -> None:
@@ -138,7 +139,8 @@ def untuned(trained: Path, output: Path) -> None:
     evaluator = scores.evaluator_of(host)
     result, _ = evaluator.evaluate(params, host.corpus('test'), 'test')
     found = by_source.score(host, params, 'test', progress)
-    scores.write(output / 'untuned.json', {'test': result.as_json(), **found})
+    seeds = [run.config.train.seed]
+    provenance.save(output / 'untuned.json', {'test': result.as_json(), **found}, seeds)
 
 
 def fixed(trained: Path, seeds: list[int], output: Path) -> None:
@@ -156,7 +158,7 @@ def fixed(trained: Path, seeds: list[int], output: Path) -> None:
         'random utterances of the training set': drawn,
     }
     found = {name: [overlap(references, each) for each in rows] for name, rows in found.items()}
-    scores.write(output, found)
+    provenance.save(output, {'responses': found}, seeds)
 
 
 def table(output: Path) -> str:
@@ -183,7 +185,8 @@ def table(output: Path) -> str:
     if before:
         told = [before['dialogue']]
         rows[UNTUNED] = [[before['test']['perplexity']], [], *_columns(told, shown)]
-    for label, told in (scores.read(output / 'dialogue/fixed.json') or {}).items():
+    written = scores.read(output / 'dialogue/fixed.json') or {'responses': {}}
+    for label, told in written['responses'].items():
         rows[label] = [[], [], *_columns(told, shown)]
     lines = [
         [label, *(markdown.span(values, 2) if values else '' for values in columns)]

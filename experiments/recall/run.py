@@ -21,6 +21,7 @@ import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
 from configs import recall
+from experiments import provenance
 from experiments.recall import report
 from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
@@ -84,7 +85,7 @@ class Runs:
         (workdir / 'parameters.msgpack').write_bytes(msgpack_serialize(params))
         training = {'changes': changes, 'enough': enough, 'seconds': seconds}
         training |= {'decided': trained.decided, 'lines': trained.lines}
-        (workdir / 'training.json').write_text(json.dumps(training, indent=1) + '\n')
+        provenance.save(workdir / 'training.json', training, [seed])
         return params
 
     def test(self, seed: int, params: Any, distance: int, options: argparse.Namespace) -> None:
@@ -104,7 +105,7 @@ class Runs:
         row |= {'documents': documents, 'seconds': round(time.monotonic() - started, 1)}
         rows = [other for other in rows if other['distance'] != distance]
         rows = sorted([*rows, row], key=lambda row: row['distance'])
-        path.write_text(json.dumps(rows, indent=1) + '\n')
+        provenance.save(path, rows, [seed])
 
 
 def main() -> None:
