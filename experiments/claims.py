@@ -333,8 +333,12 @@ def main(given: list[str]) -> int:
     if options.stale:
         if provenance.COMMIT is None:
             print('This is no git checkout, so nobody knows which numbers are older than the code.')
-        again = [run for claim in claims() if stale(claim) for run in origins(claim)]
-        print('\n'.join(dict.fromkeys(run['command'] for run in again)))
+        again: dict[str, list[str]] = {}
+        for claim in claims():
+            for run in origins(claim) if stale(claim) else ():
+                again.setdefault(run['command'], []).append(claim.name)
+        for command, names in again.items():
+            print(f'{command}  # {", ".join(dict.fromkeys(names))}')
         return 0
     failed = 0
     for claim in claims():

@@ -123,7 +123,7 @@ def test_verdicts_and_exit_codes(one, monkeypatch, capsys):
 def test_commands_that_measure_stale_cells_again(one, monkeypatch, capsys):
     one(a=0.6, b=0.7)
     monkeypatch.setattr(claims.provenance, 'git', lambda *given: 'def')
-    assert claims.main(['--stale']) == 0 and capsys.readouterr().out == 'python -m again\n'
+    assert claims.main(['--stale']) == 0 and capsys.readouterr().out == 'python -m again  # one\n'
     monkeypatch.setattr(claims.provenance, 'COMMIT', None)
     claims.main(['--stale'])
     assert 'no git checkout' in capsys.readouterr().out
