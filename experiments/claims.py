@@ -10,15 +10,12 @@ the sentences, with the numbers of the cells, into the pages, between `<span id=
 `</span>`. `--read_pages` reads tables that only a page has into `page.json`, see `page_tables.py`.
 
 A path of cells is 'FILE: key / key / ...', FILE of the table `files`; `*` is every key, `a|b` are two.
-What must hold is an expression of cells, numbers, + - * /, < <= > >= ==, and, or, and of min, max, mean,
-sum, count and abs of cells. Differences of two sets of cells are taken seed by seed.
+What must hold is an expression, see `claim_language.py`.
 """
 
 import argparse
-import ast
 import functools
 import json
-import operator
 import re
 import sys
 import textwrap
@@ -30,33 +27,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import page_tables, provenance
+from experiments.claim_language import Cells, number, true
 from longmem_jax import files
 
 FILE = Path(__file__).with_suffix('.toml')
 WIDTH = 140
+NUMBER = re.compile(r'\{([^{}:]+):([^{}]*)\}')  # in the text of a claim
 SPAN = re.compile(r'(<span id="claim-([\w]+)">)(.*?)(</span>)', re.DOTALL)
 STALE = 'stale'  # the id of the sentence of a page about its stale claims
-FUNCTIONS = {
-    'min': np.min,
-    'max': np.max,
-    'mean': np.mean,
-    'sum': np.sum,
-    'count': np.size,
-    'abs': np.abs,
-}
-ARITHMETIC = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-COMPARISONS = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-}
 
 
 class Missing(Exception):
@@ -81,13 +59,6 @@ class Claim(NamedTuple):
     pages: list[str]
     cells: dict[str, str | list[str]]
     holds: str
-
-
-class Cells(NamedTuple):
-    """Numbers, and the keys that `*` and `|` stood for, number by number."""
-
-    values: np.ndarray
-    keys: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -117,22 +88,22 @@ def _below(tree: Any, path: list[str], run: dict[str, Any], keys: tuple[str, ...
     """Numbers, keys and origins of what a path leads to."""
     if isinstance(tree, dict):
         run, tree = run | tree.get('run', {}), tree.get('rows', tree)
-    if not path:
-        for value in tree if isinstance(tree, list) else [tree]:
-            if not isinstance(value, int | float):
-                raise Missing(f'{value!r} is no number')
-            yield value, ', '.join(keys), run
+    if isinstance(tree, list) and not path:
+        tree, path = {str(seed): value for seed, value in enumerate(tree)}, ['*']
+    if isinstance(tree, int | float) and path in ([], ['mean'], ['min'], ['max']):
+        yield (
+            tree,
+            ', '.join(keys),
+            run,
+        )  # a number instead of a mean and a range: all seeds have it
         return
-    if isinstance(tree, int | float) and path[0] in ('mean', 'min', 'max'):
-        path = path[1:]  # all seeds have the same
-        yield from _below(tree, path, run, keys)
-        return
-    several = path[0] == '*' or '|' in path[0]
     known = [key for key in tree if key != 'run'] if isinstance(tree, dict) else []
-    for key in known if path[0] == '*' else path[0].split('|'):
+    first, *rest = path or ['']
+    several = first == '*' or '|' in first
+    for key in known if first == '*' else first.split('|'):
         if key not in known:
             raise Missing(f'no {key!r} among {", ".join(known) or "numbers"}')
-        yield from _below(tree[key], path[1:], run, (*keys, key) if several else keys)
+        yield from _below(tree[key], rest, run, (*keys, key) if several else keys)
 
 
 def found(paths: str | list[str]) -> tuple[Cells, list[dict[str, Any]]]:
@@ -152,81 +123,28 @@ def found(paths: str | list[str]) -> tuple[Cells, list[dict[str, Any]]]:
     return Cells(np.asarray(values, float), keys), list(runs)
 
 
-def evaluate(text: str, cells: dict[str, Cells]) -> Any:
-    """The value of an expression.
-
-    Raises:
-      ValueError: it is more than the language has, or compares several numbers at once.
-    """
-    return _value(ast.parse(text.strip(), mode='eval').body, cells)
-
-
-def _value(node: ast.AST, cells: dict[str, Cells]) -> Any:
-    match node:
-        case ast.Constant(value=int() | float() as value):
-            return Cells(np.asarray(value, float))
-        case ast.Name(id=name) if name in cells:
-            return cells[name]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = _value(operand, cells)
-            return inner._replace(values=-inner.values)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
-            first, second = _value(left, cells), _value(right, cells)
-            if first.keys and second.keys and first.keys != second.keys:
-                raise ValueError(f'{ast.unparse(node)}: cells of {first.keys} and {second.keys}')
-            return Cells(
-                ARITHMETIC[type(op)](first.values, second.values), first.keys or second.keys
-            )
-        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
-            inner = _value(argument, cells)
-            return Cells(
-                np.asarray(FUNCTIONS[name](inner.values)), inner.keys if name == 'abs' else ()
-            )
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            sides = [single(_value(side, cells)) for side in (left, *others)]
-            pairs = zip(ops, sides, sides[1:], strict=False)
-            return all(COMPARISONS[type(op)](first, second) for op, first, second in pairs)
-        case ast.BoolOp(op=op, values=values):
-            join = all if isinstance(op, ast.And) else any
-            return join([_value(value, cells) is True for value in values])
-    raise ValueError(f'{ast.unparse(node)}: not in the language of claims')
-
-
-def single(cells: Cells) -> float:
-    """The one number of cells.
-
-    Raises:
-      ValueError: they are several.
-    """
-    if cells.values.size != 1:
-        raise ValueError(f'{cells.values}: several numbers; use min, max or mean')
-    return cells.values.item()
+def cells_of(claim: Claim) -> dict[str, Cells]:
+    """Names to cells."""
+    return {name: found(paths)[0] for name, paths in claim.cells.items()}
 
 
 def sentence(claim: Claim) -> str:
     """The text with the numbers of the cells."""
-    cells = {name: found(path)[0] for name, path in claim.cells.items()}
-
-    def number(match: re.Match[str]) -> str:
-        return format(single(evaluate(match[1], cells)), match[2])
-
-    return re.sub(r'\{([^{}:]+):([^{}]*)\}', number, claim.text)
+    cells = cells_of(claim)
+    return NUMBER.sub(lambda match: format(number(match[1], cells), match[2]), claim.text)
 
 
 def origins(claim: Claim) -> list[dict[str, Any]]:
     """Where its cells come from, each once."""
     runs = [run for path in claim.cells.values() for run in found(path)[1]]
-    return [run for number, run in enumerate(runs) if run not in runs[:number]]
+    return [run for place, run in enumerate(runs) if run not in runs[:place]]
 
 
 @functools.cache
 def changed(commit: str | None, memory: str) -> bool | None:
     """Whether the code of a memory was changed after a commit; None = git does not know."""
-    later = (
-        provenance.git('rev-list', '-1', f'{commit}..HEAD', '--', *code()[memory])
-        if commit
-        else None
-    )
+    since = ('rev-list', '-1', f'{commit}..HEAD', '--', *code()[memory])
+    later = provenance.git(*since) if commit else None
     return None if later is None else bool(later)
 
 
@@ -240,9 +158,7 @@ def stale(claim: Claim) -> bool | None:
 
 def holds(claim: Claim) -> bool:
     """Whether the cells are as the claim says; raises `Missing`."""
-    return (
-        evaluate(claim.holds, {name: found(path)[0] for name, path in claim.cells.items()}) is True
-    )
+    return true(claim.holds, cells_of(claim))
 
 
 def verdict(claim: Claim) -> str:
@@ -304,12 +220,11 @@ def write() -> None:
         path = provenance.ROOT / page
         # Paragraphs, items of lists and lines of tables, each with what separates it from the next.
         parts = re.split(r'(\n\n+|\n(?=(?:[-|]|\d+\.) ))', path.read_text())
-        for number, part in enumerate(parts):
+        for place, part in enumerate(parts):
             new = render(page, part, ages=True)
             if new != part:
-                parts[number] = (
-                    new if part.startswith('|') else _wrapped(new) + '\n' * part.endswith('\n')
-                )
+                end = '\n' * part.endswith('\n')
+                parts[place] = new if part.startswith('|') else _wrapped(new) + end
         files.write(path, ''.join(parts))
 
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from experiments import claims, page_tables
+from experiments.claim_language import Cells, number, true
 
 ALL = claims.claims()
 PAGES = sorted({page for claim in ALL for page in claim.pages})
 CELLS = {
-    'a': claims.Cells(np.asarray([1.0, 2.0, 3.0]), ('0', '1', '2')),
-    'b': claims.Cells(np.asarray([2.0, 2.5, 5.0]), ('0', '1', '2')),
-    'other': claims.Cells(np.asarray([2.0, 2.5, 5.0]), ('0', '11', '23')),
+    'a': Cells(np.asarray([1.0, 2.0, 3.0]), ('0', '1', '2')),
+    'b': Cells(np.asarray([2.0, 2.5, 5.0]), ('0', '1', '2')),
+    'other': Cells(np.asarray([2.0, 2.5, 5.0]), ('0', '11', '23')),
 }
 
 
@@ -64,7 +65,7 @@ def test_names_are_different_and_everything_named_is_there():
     ],
 )  # fmt: skip
 def test_the_language(text, value):
-    assert claims.evaluate(text, CELLS) is value
+    assert true(text, CELLS) is value
 
 
 @pytest.mark.parametrize(
@@ -73,11 +74,19 @@ def test_the_language(text, value):
         ('a > 1', 'several numbers'), ('a - other', 'cells of'), ('__import__("os")', 'language'),
         ('a.values', 'language'), ('min(a, b)', 'language'), ('[1][0]', 'language'), ('c', 'language'),
         ('a ** 2', 'language'), ('min(key=a)', 'language'), ('"a" == "a"', 'language'),
+        ('max(a)', 'predicate'), ('max(a) and max(b) > 1', 'language'), ('max(a) != 1', 'language'),
     ],
 )  # fmt: skip
 def test_more_than_the_language_is_refused(text, problem):
     with pytest.raises(ValueError, match=problem):
-        claims.evaluate(text, CELLS)
+        true(text, CELLS)
+
+
+def test_numbers_of_a_sentence():
+    assert number('100 * mean(b - a) / count(a)', CELLS) == pytest.approx(100 * 3.5 / 9)
+    for several in ('a', 'a - b', 'max(a) > 1'):
+        with pytest.raises(ValueError, match='several numbers'):
+            number(several, CELLS)
 
 
 @pytest.fixture
