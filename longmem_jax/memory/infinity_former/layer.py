@@ -20,7 +20,7 @@ from longmem_jax.contract import Entry, Graft, LayerType, ModelSettings, Recipes
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
-from longmem_jax.memory.infinity_former.settings import check, reach, recipe
+from longmem_jax.memory.infinity_former.entry import check, reach, recipe
 from longmem_jax.memory.infinity_former.state import (
     InfinityFormerCache,
     InfinityFormerState,
