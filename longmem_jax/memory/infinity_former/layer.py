@@ -59,8 +59,7 @@ def _averages(
 class InfinityFormer(nn.Module):
     """Short-term attention plus the expectation of the continuous memory.
 
-    `Aux.losses['kl']` is the KL term, averaged over heads and over the queries that have a memory to
-    read; their number is in `Aux.counts`.
+    `Aux.losses['kl']` is averaged over heads and the queries that read; `Aux.counts` is their number.
 
     Attributes:
       memory_length: short-term memory of hidden vectors, as in Transformer-XL; 0 = none.
