@@ -6,7 +6,7 @@ from typing import Any
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.hosts import model_fields
 from longmem_jax.hosts.classifiers import BERT_BASE, encoder_of
-from longmem_jax.lifelong.data.registry import LABELLED
+from longmem_jax.lifelong.data.labelled import LABELLED
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.problems import at_least, one_of, require_none, under
 
