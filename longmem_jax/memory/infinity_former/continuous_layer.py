@@ -48,8 +48,7 @@ class ContinuousMemory(nn.Module):
       num_samples: M, positions at which the old signal is read before it is contracted.
       tau: share of [0, 1] that the old signal is contracted to.
       ridge: penalty of the regression.
-      first_length: vectors in the first fit.
-      write_length: vectors in every later one.
+      first_length, write_length: vectors in the first fit, and in every later one.
       sigma_sq_min: smallest squared width of a query's density.
       density: density of a query, 'gaussian' or 'parabola'.
       padding: pull the signal to zero outside of [0, 1], as the released code does.
@@ -97,7 +96,8 @@ class ContinuousMemory(nn.Module):
         self.mu_kernel = self.param('mu_kernel', init, (self.num_basis,))
         self.sigma_kernel = self.param('sigma_kernel', init, (self.num_basis,))
         if self.biases:
-            places = np.linspace(*(self.first_places or (0.5, 0.5)), settings.num_heads)
+            first, last = self.first_places or (0.5, 0.5)
+            places = np.linspace(first, last, settings.num_heads)
             wide = np.log(np.expm1(self.first_width**2)) if self.first_width else 0.0
             starts = dict(mu_bias=np.log(places / (1 - places)), sigma_bias=wide)
             self.offsets = tuple(
