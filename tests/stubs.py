@@ -64,7 +64,7 @@ def types_of(entry: Any) -> dict[str, str]:
 
 def signature(name: str, entry: Any) -> str:
     """The code of a layer's signature."""
-    made, kinds = standalone.NAMED[name], types_of(entry)
+    made, kinds = standalone.by_name(entry.name), types_of(entry)
     lines = []
     for argument in inspect.signature(made).parameters.values():
         kind = kinds[argument.name]
