@@ -263,6 +263,17 @@ SUBJECT = Subject('theirs', {'retrieval': Section('theirs:make', 'kind')}, (
     assert registry.foreign() == {'theirs': 'theirs 1.0'}
 
 
+def test_a_run_does_not_take_the_memory_of_another_package(site):
+    site(theirs=('', points('theirs', module='theirs'), CODE))
+    stored = json.loads(json.dumps(base().to_dict())) | {'packages': {'theirs': 'theirs 0.9'}}
+    restored(stored, 'config.json')
+    stored['packages'] = {'theirs': 'another 1.0'}
+    with pytest.raises(
+        UsageError, match='another 1.0, and here it is of theirs 1.0: pip uninstall'
+    ):
+        restored(stored, 'config.json')
+
+
 def test_names_of_fields_are_refused(site):
     code = f"""{CODE.replace("name='theirs'", "name='num_heads'")}
 from longmem_jax.subject import Section, Subject

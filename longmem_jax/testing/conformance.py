@@ -10,6 +10,7 @@ Of this package or of another one, once it is registered. With pytest::
     def test_conforms(name, promise):
         conformance.check(name, promise)
 
+`cases('gated_delta', long=True)` adds its variants and promises that take longer, such as long streams.
 A promise that is broken raises an `AssertionError`, which says what is broken, where, by how much, and
 what to do. Goldens are not among the promises: they compare with the numbers of the authors' code.
 """
