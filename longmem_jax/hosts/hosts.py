@@ -36,7 +36,7 @@ from longmem_jax.hosts.tensor_files import TensorFiles, some
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS, make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.untrusted import json_file
 
 OWN = 'longmem.'  # begins the names of tensors that no family has: memories
@@ -188,8 +188,7 @@ def make(model: Any, segment_length: int) -> Any:
 
 def shapes(module: nn.Module) -> dict[str, jax.ShapeDtypeStruct]:
     """Path of every parameter to its shape."""
-    boxed = jax.eval_shape(lambda: initial_parameters(module, jax.random.key(0)))
-    return flax.traverse_util.flatten_dict(unbox(boxed), sep='/')
+    return flax.traverse_util.flatten_dict(unbox(abstract_parameters(module)), sep='/')
 
 
 def rows_of(family: Family, num_layers: int) -> list[tables.Row]:
@@ -224,8 +223,8 @@ def load(
       UsageError: the files lack tensors of the host, have others, or of other shapes.
     """
     mesh = sharding.make_mesh({'data': -1}) if mesh is None else mesh
-    boxed = jax.eval_shape(lambda: initial_parameters(module, jax.random.key(seed)))
-    places = flax.traverse_util.flatten_dict(sharding.parameter_shardings(mesh, boxed), sep='/')
+    shardings = sharding.parameter_shardings(mesh, abstract_parameters(module))
+    places = flax.traverse_util.flatten_dict(shardings, sep='/')
     wanted = shapes(module)
     sources, ignored = _sources(host, wanted)
     names = {source[0] for source in sources.values()}
