@@ -34,9 +34,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import floors, markdown
+from experiments import floors, markdown, provenance
 from experiments.compare_figures import TASK, draw, draw_scores, metrics_of
 from experiments.evaluation import memory_size
+from experiments.seeds import add_seeds, seed_flags
 
 TRAIN = 'longmem_jax.main'
 TOGETHER = 'experiments.trainings'
@@ -112,8 +113,7 @@ def run(
             if line['group'] == 'validation'
         ],
     }
-    path.write_text(json.dumps(numbers, indent=1))
-    return numbers
+    return provenance.save(path, numbers, [seed], device=results.get('device', 'not recorded'))
 
 
 def _process(module: str, given: list[str], folder: Path) -> float:
@@ -133,10 +133,6 @@ def run_arguments(
     """What follows `python -m MODULE` on a command line: config, folder, seeds, flags."""
     given = [f'--config={config}:{variants}', f'--workdir={folder}']
     return [*given, *seed_flags(seed), *flags]
-
-
-def seed_flags(seed: int) -> list[str]:
-    return [f'--config.train.seed={seed}', f'--config.data.seed={seed}']
 
 
 def without_memory(results: dict) -> dict | None:
@@ -222,19 +218,6 @@ def whole_numbers(text: str) -> list[int]:
     return [int(item) for item in items]
 
 
-def seed_numbers(text: str) -> list[int]:
-    """Seeds: '3' are 0, 1 and 2; '11,23' are these, and '11,' is one."""
-    items = text.removesuffix(',').split(',')
-    listed = ',' in text
-    if not all(item.isdecimal() for item in items) or len(set(items)) < len(items):
-        raise argparse.ArgumentTypeError(
-            f'{text!r}: must be a number of seeds, such as 3, or different seeds, such as 11,23'
-        )
-    if not listed and not int(text):
-        raise argparse.ArgumentTypeError(f'{text!r}: must be at least 1')
-    return [int(item) for item in items] if listed else list(range(int(text)))
-
-
 def table(runs: dict[str, list[dict]]) -> str:
     """A Markdown table; `runs`: label to the numbers of its seeds.
 
@@ -285,7 +268,7 @@ def main() -> None:
     )
     parser.add_argument('runs', nargs='+')
     parser.add_argument('--config', required=True)
-    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
+    add_seeds(parser)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--figure', type=Path)
     parser.add_argument('--contexts', type=whole_numbers)

@@ -7,12 +7,12 @@ python -m experiments.evaluation --config=configs/NAME.py[:variant] --workdir=DI
 segment; `memory_size` is the mean size of the memory in the first, slots of a second memory included.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
+from experiments import provenance
 from experiments.analysis import memory_parts
 from longmem_jax.commands import entry
 from longmem_jax.experiment import Experiment
@@ -44,8 +44,7 @@ def scores(experiment: Experiment) -> dict[str, Any]:
 
 
 def _main(experiment: Experiment) -> None:
-    result = scores(experiment)
-    Path(_OUTPUT.value).write_text(json.dumps(result, indent=1) + '\n')
+    provenance.save(Path(_OUTPUT.value), scores(experiment), [experiment.config.train.seed])
 
 
 if __name__ == '__main__':

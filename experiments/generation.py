@@ -8,7 +8,6 @@ of three runs, after one that compiles. The parameters are those of `--workdir`,
 spans decide how much of the memory is read.
 """
 
-import json
 import statistics
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 from absl import flags
 
+from experiments import provenance
 from experiments.speed.bench import state_bytes
 from longmem_jax.commands import entry
 from longmem_jax.config import checks
@@ -84,7 +84,7 @@ def _main(config: Any) -> None:
     for context, speed in result['tokens_per_s'].items():
         print(f'after {int(context):,} tokens: {speed:,.0f} tokens/s')
     if _OUTPUT.value:
-        Path(_OUTPUT.value).write_text(json.dumps(result, indent=1) + '\n')
+        provenance.save(Path(_OUTPUT.value), result, [config.train.seed])
 
 
 if __name__ == '__main__':

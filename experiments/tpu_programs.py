@@ -23,7 +23,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments import markdown
+from experiments import markdown, provenance
+from longmem_jax import files
 
 TABLE = Path(__file__).with_suffix('.json')
 FUSED = {'kernels': 'fused'}
@@ -232,10 +233,10 @@ def check(needs: Needs, recorded: Needs | None) -> list[str]:
 def read_table(path: Path) -> dict[str, Needs]:
     """The recorded table; empty where there is none."""
     content = json.loads(path.read_text()) if path.exists() else {}
-    return {
-        name: Needs(**fields | {'wide_products': tuple(fields['wide_products'])})
-        for name, fields in content.items()
-    }
+    for fields in content.values():
+        fields.pop('run', None)
+        fields['wide_products'] = tuple(fields['wide_products'])
+    return {name: Needs(**fields) for name, fields in content.items()}
 
 
 def label_of(name: str, topology: str, all_layers: bool = False) -> str:
@@ -334,9 +335,10 @@ def main() -> None:
         if not before and not options.record:
             print(f'{label}: nothing to compare with; add --record to write it down.', flush=True)
         if options.record:
-            kept = {each: dataclasses.asdict(row) for each, row in recorded.items()}
-            options.table.write_text(
-                json.dumps(kept | {label: dataclasses.asdict(needs)}, indent=1) + '\n'
+            kept = json.loads(options.table.read_text()) if options.table.exists() else {}
+            run = provenance.of_run([], device=f'compiled for {topology}')
+            files.write_json(
+                options.table, kept | {label: {'run': run, **dataclasses.asdict(needs)}}
             )
     if wrong:
         sys.exit('\n'.join(wrong))

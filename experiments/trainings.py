@@ -7,35 +7,15 @@ command reads it there. Seeds that have results are not repeated; one that was c
 `experiments.compare --together` trains with it.
 """
 
-import argparse
 import dataclasses
 from collections.abc import Sequence
 
-from absl import flags
-
-from experiments.compare import seed_numbers
+from experiments.seeds import define_seeds
 from longmem_jax.commands import entry
 from longmem_jax.commands.train import Programs, train
 from longmem_jax.config.sections import in_use
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-
-
-class _Seeds(flags.ArgumentParser):
-    """`--seeds=` as `compare.seed_numbers` reads it."""
-
-    def parse(self, argument: str) -> list[int]:
-        """The seeds."""
-        try:
-            return seed_numbers(argument)
-        except argparse.ArgumentTypeError as error:
-            raise ValueError(str(error)) from None
-
-
-def define_seeds() -> flags.FlagHolder:
-    """Defines `--seeds=`, a list of seeds."""
-    return flags.DEFINE(_Seeds(), 'seeds', '3', 'How many (3 = 0, 1, 2), or which: 11,23.')
-
 
 if __name__ == '__main__':
     _SEEDS = define_seeds()

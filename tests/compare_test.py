@@ -1,6 +1,5 @@
 """The table and the figure of compared runs, and the updates whose speed is compared."""
 
-import argparse
 import itertools
 import json
 import subprocess
@@ -43,14 +42,6 @@ def cells(table: str) -> list[list[str]]:
     """Cells by line, without the line below the headings."""
     lines = table.splitlines()
     return [[cell.strip() for cell in line.strip('|').split('|')] for line in lines[:1] + lines[2:]]
-
-
-def test_seeds_are_a_number_or_a_list():
-    assert compare.seed_numbers('3') == [0, 1, 2] and compare.seed_numbers('11,23') == [11, 23]
-    assert compare.seed_numbers('11,') == [11]
-    for wrong in ('0', '', '1,1', '-1', 'a', ',', '1,,2'):
-        with pytest.raises(argparse.ArgumentTypeError, match='11,23|at least 1'):
-            compare.seed_numbers(wrong)
 
 
 def test_seeds_are_joined():

@@ -175,8 +175,10 @@ def test_responses_that_no_model_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(scores, 'experiment_of', lambda _: Experiment(config, None, None))
     references = [json.dumps(dict(reference=text)) for text in ('so good', 'never')]
     (tmp_path / 'responses.test.jsonl').write_text('\n'.join(references))
-    dialogue.fixed(tmp_path, 3, tmp_path / 'fixed.json')
+    dialogue.fixed(tmp_path, [0, 11, 23], tmp_path / 'fixed.json')
     found = scores.read(tmp_path / 'fixed.json')
+    assert found['run']['seeds'] == [0, 11, 23]
+    found = found['responses']
     (most, drawn) = found
     assert most == 'most frequent utterance ("so good", 2 times)'
     assert found[most][0]['f1'] == 50 and len(found[drawn]) == 3
@@ -196,7 +198,7 @@ def test_tables_of_dialogues_and_tasks(tmp_path):
         write(folder / 'superglue.test.json', found)
     untuned = dict(test=dict(perplexity=300.0), dialogue=told)
     write(dialogue.folder(tmp_path, dialogue.UNTUNED) / 'untuned.json', untuned)
-    write(tmp_path / 'dialogue/fixed.json', {'most frequent': [told | dict(f1=1.0)]})
+    write(tmp_path / 'dialogue/fixed.json', {'responses': {'most frequent': [told | dict(f1=1.0)]}})
     measured = dict(scores=dict(bigram=dict(perplexity=50.0)), protocol='all of test')
     write(tmp_path / 'dialogue/floors/floors.json', measured)
     text = table.write(tmp_path)

@@ -27,8 +27,8 @@ def test_random_positions_keep_it_on_average_for_a_while(kind):
 
 def test_the_table_and_the_figure_have_the_same_numbers(tmp_path):
     rows = [('none', 0.0, 0.05), ('quantile', 0.125, 0.05)]
-    lines = sticky_room.table(rows, 0.5, 2).splitlines()[2:]
-    figure = sticky_room.draw(rows, 0.5, 2, tmp_path / 'room.png')
+    lines = sticky_room.table(rows, 0.5, [11, 23]).splitlines()[2:]
+    figure = sticky_room.draw(rows, 0.5, [11, 23], tmp_path / 'room.png')
     for row, line, drawn in zip(rows, lines, figure.axes[0].lines, strict=True):
         values = sticky_room.left(*row, 0.5)
         np.testing.assert_allclose(drawn.get_ydata(), values)

@@ -12,19 +12,20 @@ last one everything reset. The JSON file also has the memory's metrics, such as 
 
 import functools
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from absl import flags
 
+from experiments import provenance
 from longmem_jax.commands import entry
 from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import exact_answers
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import write_json
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.reporting.paths import leaf_path
 from longmem_jax.segment import read_segments, select_lanes
@@ -196,7 +197,7 @@ def _main(experiment: Experiment) -> None:
             label: result.as_json() | {'metrics': metrics}
             for label, (result, metrics) in rows.items()
         }
-        write_json(_OUTPUT.value, content)
+        provenance.save(Path(_OUTPUT.value), content, [experiment.config.train.seed])
 
 
 if __name__ == '__main__':

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments.trainings import define_seeds, seeded
+from experiments.seeds import define_seeds
+from experiments.trainings import seeded
 from longmem_jax.commands import entry
 from longmem_jax.data.corpus import Corpus, TokenizedDocument
 from longmem_jax.data.tasks import instruction

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import markdown
-from experiments.trainings import define_seeds, seeded
+from experiments.seeds import define_seeds
+from experiments.trainings import seeded
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator

@@ -10,7 +10,7 @@ python -m experiments.hosts --output=DIR --books=FOLDER [--blimp=FOLDER] [--dial
 3. Scores every one by position in the book, before and after.
 4. Fine-tunes those further to tell a key that was given in prose: DIR/passkey/MEMORY/SEED, scored by the
    distance between key and question.
-5. Scores host and seed 0 of every memory on minimal pairs (`experiments.hosts.blimp`).
+5. Scores host and the first seed of every memory on minimal pairs (`experiments.hosts.blimp`).
 6. Fine-tunes the exported folder on conversations about a document (`dialogue.py`) and on tasks of
    SuperGLUE (`superglue.py`), with the memories that these files name: DIR/dialogue, DIR/superglue.
 `--parts=books,passkey` leaves the others out. What is finished is in DIR and is not repeated: the same
@@ -24,6 +24,7 @@ from pathlib import Path
 from experiments import compare, floors
 from experiments.hosts import dialogue, scores, superglue, table
 from experiments.hosts.scores import CONFIG, LOCAL, SEGMENT
+from experiments.seeds import add_seeds, seed_flags
 
 MEMORIES = (
     LOCAL, 'transformer_xl', 'compressive', 'infini', 'infinity_former', 'memorizing', 't2r',
@@ -99,7 +100,7 @@ def host(options: argparse.Namespace) -> None:
     compare.run(CONFIG, host_variants(options), flags, 0, folder)
     scores.export_plain(folder, exported)
     counted = [
-        *compare.seed_flags(0),
+        *seed_flags(0),
         *flags,
         f'--config.data.tokenizer.path={exported / "tokenizer.json"}',
     ]
@@ -108,7 +109,7 @@ def host(options: argparse.Namespace) -> None:
 
 def books(options: argparse.Namespace, memory: str) -> None:
     """Fine-tunes the host on books with a memory, and scores it by position, before and after."""
-    folder, seeds = options.output / 'books' / memory, range(options.seeds)
+    folder, seeds = options.output / 'books' / memory, options.seeds
     for seed in seeds:
         flags = book_flags(options)
         numbers = compare.run(
@@ -121,7 +122,7 @@ def books(options: argparse.Namespace, memory: str) -> None:
 def passkey(options: argparse.Namespace, memory: str) -> None:
     """Fine-tunes every seed of `books` to tell keys, and scores it by distance."""
     folder, given = options.output / 'passkey' / memory, variants(options, memory)
-    for seed in range(options.seeds):
+    for seed in options.seeds:
         begun = options.output / 'books' / memory / str(seed)
         flags = [*passkey_flags(options), f'--config.train.start_from={begun}']
         compare.run(CONFIG, f'{given},passkey', flags, seed, folder / str(seed))
@@ -129,8 +130,9 @@ def passkey(options: argparse.Namespace, memory: str) -> None:
 
 
 def blimp(options: argparse.Namespace) -> None:
-    """Scores the host and seed 0 of every memory on minimal pairs."""
-    folders = [options.output / 'books' / memory / '0' for memory in options.memories]
+    """Scores the host and the first seed of every memory on minimal pairs."""
+    first = str(options.seeds[0])
+    folders = [options.output / 'books' / memory / first for memory in options.memories]
     for folder in (options.output / 'host', *folders):
         scores.minimal_pairs(folder, options.blimp, options.pairs)
 
@@ -150,7 +152,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--superglue', type=Path, help='folders of tasks; none = not run')
     parser.add_argument('--superglue_steps', type=int, default=60, help='of 2,048 tokens')
     parser.add_argument('--pairs', type=int, default=50, help='first pairs of a paradigm')
-    parser.add_argument('--seeds', type=int, default=3, help='of fine-tuning; the host has one')
+    add_seeds(parser, of='of fine-tuning; the host has one')
     parser.add_argument('--width', type=int, default=128, help='of the host')
     parser.add_argument('--rotary', action='store_true', help='positions of the host')
     parser.add_argument('--host_steps', type=int, default=5000, help='of 2,048 tokens')

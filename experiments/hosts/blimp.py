@@ -20,6 +20,7 @@ from typing import Any
 
 from absl import flags
 
+from experiments import provenance
 from experiments.hosts.minimal_pairs import (
     NUM_PARADIGMS,
     Paradigm,
@@ -34,7 +35,6 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.evaluation.result import memory_lengths, segment_text
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import write_json
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.progress import Progress
 
@@ -102,7 +102,8 @@ def blimp(
     protocol = _protocol(experiment, paradigms, results, before)
     progress.say(protocol)
     path = experiment.workdir / 'blimp.json'
-    write_json(path, {'protocol': protocol, 'checkpoints': rows})
+    seeds = [experiment.config.train.seed]
+    provenance.save(path, {'protocol': protocol, 'checkpoints': rows}, seeds)
     progress.say(f'results: {path}')
     if len(rows) > 1:
         lines = {'all paradigms': [(row['step'], row['overall']['paradigms']) for row in rows]}

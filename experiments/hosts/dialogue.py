@@ -10,8 +10,9 @@ import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import compare, floors, markdown
+from experiments import compare, floors, markdown, provenance
 from experiments.hosts import scores
+from experiments.seeds import seed_flags
 from longmem_jax.commands import by_source
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.experiment import Experiment
@@ -95,35 +96,36 @@ def run(options: Any) -> None:
     """Fine-tunes the host on conversations, row by row; then what no training is needed for."""
     shorten(options.dialogues, options.output)
     for label, row in ROWS.items():
-        for seed in range(options.seeds):
+        for seed in options.seeds:
             numbers = compare.run(
                 CONFIG, variants(options, row), flags(options, row), seed,
-                folder(options.output, label) / str(seed), range(options.seeds),
+                folder(options.output, label) / str(seed), options.seeds,
             )  # fmt: skip
             print(f'dialogue, {label}, seed {seed}: {numbers["test"]["loss"]:.3f}', flush=True)
         whole_test(folder(options.output, label), options.seeds)
-    plain, own = ROWS[NOTHING], folder(options.output, NOTHING) / '0'
+    plain, own = ROWS[NOTHING], folder(options.output, NOTHING) / str(options.seeds[0])
     untuned(own, folder(options.output, UNTUNED))
     fixed(own, options.seeds, options.output / 'dialogue/fixed.json')
     given = [
-        *compare.seed_flags(0),
+        *seed_flags(options.seeds[0]),
         *flags(options, plain),
         '--config.evaluate.max_test_segments=0',
     ]
     floors.measure(CONFIG, variants(options, plain), given, options.output / 'dialogue/floors')
 
 
-def whole_test(trained: Path, seeds: int) -> None:
+def whole_test(trained: Path, seeds: list[int]) -> None:
     """Scores all utterances of test, the same with documents and without: utterances.json."""
     evaluator = None
-    for seed in range(seeds):
+    for seed in seeds:
         done = trained / str(seed) / 'utterances.json'
         if done.exists():
             continue
         run = scores.experiment_of(trained / str(seed))
         evaluator = evaluator or scores.evaluator_of(run)
         params = run.restore_parameters()[0]
-        scores.write(done, evaluator.evaluate(params, run.corpus('test'), 'test')[0].as_json())
+        result, _ = evaluator.evaluate(params, run.corpus('test'), 'test')
+        provenance.save(done, result.as_json(), [seed])
 
 
 def untuned(trained: Path, output: Path) -> None:
@@ -137,10 +139,11 @@ def untuned(trained: Path, output: Path) -> None:
     evaluator = scores.evaluator_of(host)
     result, _ = evaluator.evaluate(params, host.corpus('test'), 'test')
     found = by_source.score(host, params, 'test', progress)
-    scores.write(output / 'untuned.json', {'test': result.as_json(), **found})
+    seeds = [run.config.train.seed]
+    provenance.save(output / 'untuned.json', {'test': result.as_json(), **found}, seeds)
 
 
-def fixed(trained: Path, seeds: int, output: Path) -> None:
+def fixed(trained: Path, seeds: list[int], output: Path) -> None:
     """Scores responses that no model writes, for the utterances that a run wrote: a JSON file."""
     if output.exists():
         return
@@ -149,13 +152,13 @@ def fixed(trained: Path, seeds: int, output: Path) -> None:
     lines = (trained / 'responses.test.jsonl').read_text().splitlines()
     references = [json.loads(line)['reference'] for line in lines]
     ((most, count),) = collections.Counter(said).most_common(1)
-    drawn = [random.Random(seed).choices(said, k=len(references)) for seed in range(seeds)]
+    drawn = [random.Random(seed).choices(said, k=len(references)) for seed in seeds]
     found = {
         f'most frequent utterance ("{most}", {count} times)': [[most] * len(references)],
         'random utterances of the training set': drawn,
     }
     found = {name: [overlap(references, each) for each in rows] for name, rows in found.items()}
-    scores.write(output, found)
+    provenance.save(output, {'responses': found}, seeds)
 
 
 def table(output: Path) -> str:
@@ -182,7 +185,8 @@ def table(output: Path) -> str:
     if before:
         told = [before['dialogue']]
         rows[UNTUNED] = [[before['test']['perplexity']], [], *_columns(told, shown)]
-    for label, told in (scores.read(output / 'dialogue/fixed.json') or {}).items():
+    written = scores.read(output / 'dialogue/fixed.json') or {'responses': {}}
+    for label, told in written['responses'].items():
         rows[label] = [[], [], *_columns(told, shown)]
     lines = [
         [label, *(markdown.span(values, 2) if values else '' for values in columns)]

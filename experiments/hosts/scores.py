@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from experiments import provenance
 from experiments.hosts.blimp import blimp
 from experiments.short_trainings import ONE_DEVICE
 from longmem_jax.commands.start_from import newest_parameters
@@ -14,7 +15,6 @@ from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import whole_file
 from longmem_jax.hosts import export, hosts
 from longmem_jax.hosts.model_fields import set_windows
 from longmem_jax.training.metrics import LN2
@@ -34,12 +34,6 @@ def experiment_of(folder: Path) -> Experiment:
 
 def evaluator_of(run: Experiment) -> Evaluator:
     return Evaluator(run.evaluation_model, run.mesh, run.config)
-
-
-def write(path: Path, content: Any) -> None:
-    """Writes a JSON file, whole or not at all: what is there is not scored again."""
-    with whole_file(path) as partial:
-        partial.write_text(json.dumps(content, indent=1) + '\n')
 
 
 def plain_model(given: Any) -> Any:
@@ -65,9 +59,9 @@ def export_plain(folder: Path, output: Path) -> None:
     hosts.find(output)
 
 
-def positions(folder: Path, seeds: int) -> None:
+def positions(folder: Path, seeds: list[int]) -> None:
     """Bits per byte of test by position, before and after: positions.json of every seed."""
-    for seed in range(seeds):
+    for seed in seeds:
         done = folder / str(seed) / 'positions.json'
         if done.exists():
             continue
@@ -77,7 +71,7 @@ def positions(folder: Path, seeds: int) -> None:
         # Where there is no training, the parameters are the host's, and what is new is drawn.
         untrained = Experiment(run.config, folder / 'untrained', run.mesh)
         found['before'] = by_position(run, evaluator, newest_parameters(untrained, print)[0])
-        write(done, found)
+        provenance.save(done, found, [seed])
 
 
 def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str, Any]:
@@ -108,9 +102,9 @@ def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str,
     }
 
 
-def recall(folder: Path, seeds: int, distances: list[int], documents: int) -> None:
+def recall(folder: Path, seeds: list[int], distances: list[int], documents: int) -> None:
     """Right answers by distance, and with the memory reset: recall.json of every seed."""
-    for seed in range(seeds):
+    for seed in seeds:
         done = folder / str(seed) / 'recall.json'
         if done.exists():
             continue
@@ -125,7 +119,7 @@ def recall(folder: Path, seeds: int, distances: list[int], documents: int) -> No
             shares = {name: result.exact_match for name, result in right.items()}
             rows.append({'distance': distance, 'documents': documents, **shares})
             print(f'passkey, {folder.name}, seed {seed}, {rows[-1]}', flush=True)
-        write(done, rows)
+        provenance.save(done, rows, [seed])
 
 
 def minimal_pairs(folder: Path, data: Path, pairs: int) -> None:

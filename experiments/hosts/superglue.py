@@ -36,10 +36,10 @@ def run(options: Any) -> None:
     for task in TASKS:
         for memory in MEMORIES:
             folder = options.output / 'superglue' / task / memory
-            for seed in range(options.seeds):
+            for seed in options.seeds:
                 compare.run(
                     CONFIG, variants(options, task, memory), flags(options), seed,
-                    folder / str(seed), range(options.seeds),
+                    folder / str(seed), options.seeds,
                 )  # fmt: skip
                 found = scores.read(folder / str(seed) / 'superglue.test.json')
                 print(f'{task}, {memory}, seed {seed}: {found["score"]:.3f}', flush=True)

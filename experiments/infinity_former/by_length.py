@@ -18,6 +18,7 @@ from typing import Any
 import matplotlib.figure
 
 from experiments import compare, floors, markdown
+from experiments.seeds import add_seeds, seed_flags
 from longmem_jax.reporting import figures
 
 CONFIG = 'configs/sorting.py'
@@ -44,7 +45,7 @@ def rules(options: argparse.Namespace) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for length in options.lengths:
         folder = options.output / 'floors' / str(length)
-        flags = compare.seed_flags(options.seeds[0])
+        flags = seed_flags(options.seeds[0])
         measured = floors.measure(CONFIG, f'tiny,length={length}', flags, folder)
         for name, scores in measured['scores'].items():
             found.setdefault(name, {})[length] = scores['accuracy']
@@ -132,9 +133,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     )
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument(
-        '--seeds', type=compare.seed_numbers, default='3', help='how many, or which'
-    )
+    add_seeds(parser)
     parser.add_argument('--lengths', type=_numbers, default=(256, 512, 1024))
     options = parser.parse_args(arguments[:cut])
     found = measure(options, arguments[cut + 1 :])

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import matplotlib.figure
 import numpy as np
 
+from experiments.seeds import add_seeds
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.reporting import figures
 
@@ -67,18 +68,18 @@ def left(kind: str, share: float, width: float, tau: float, seed: int = 0) -> tu
     return tuple(found[write] / found[0] for write in WRITES)
 
 
-def table(rows: list[tuple[str, float, float]], tau: float, seeds: int) -> str:
+def table(rows: list[tuple[str, float, float]], tau: float, seeds: list[int]) -> str:
     """A Markdown table; rows of (kind, share, width), random kinds as mean (minimum - maximum)."""
     lines = [
         f'| sampling | attention on it  | {" | ".join(f"{n} later" for n in WRITES)} |',
         f'|{"---|" * (len(WRITES) + 2)}',
     ]
     for kind, share, width in rows:
-        number = seeds if kind.startswith('sampled') else 1
-        values = np.asarray([left(kind, share, width, tau, seed) for seed in range(number)])
+        drawn = seeds if kind.startswith('sampled') else [0]
+        values = np.asarray([left(kind, share, width, tau, seed) for seed in drawn])
         cells = [
             f'{column.mean():.3f}'
-            + (f' ({column.min():.2f} - {column.max():.2f})' if number > 1 else '')
+            + (f' ({column.min():.2f} - {column.max():.2f})' if len(drawn) > 1 else '')
             for column in values.T
         ]
         attention = f'{100 * share:g} %, {width:g} wide' if kind != 'none' else 'any'
@@ -87,7 +88,7 @@ def table(rows: list[tuple[str, float, float]], tau: float, seeds: int) -> str:
 
 
 def draw(
-    rows: list[tuple[str, float, float]], tau: float, seeds: int, path: Path
+    rows: list[tuple[str, float, float]], tau: float, seeds: list[int], path: Path
 ) -> matplotlib.figure.Figure:
     """Draws the means of `table` by the number of writes."""
     figure = figures.figure(8, 4)
@@ -95,8 +96,8 @@ def draw(
     styles = {'none': '-', 'quantile': '-', 'sampled': '--', 'sampled_inside': ':'}
     shares = sorted({share for kind, share, _ in rows if kind != 'none'})
     for kind, share, width in rows:
-        number = seeds if kind.startswith('sampled') else 1
-        values = np.mean([left(kind, share, width, tau, seed) for seed in range(number)], axis=0)
+        drawn = seeds if kind.startswith('sampled') else [0]
+        values = np.mean([left(kind, share, width, tau, seed) for seed in drawn], axis=0)
         label = 'none' if kind == 'none' else f'{kind}, {100 * share:g} %'
         color = 'black' if kind == 'none' else f'C{shares.index(share)}'
         axes.plot(WRITES, values, styles[kind], marker='o', markersize=3, color=color, label=label)
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--tau', type=float, default=0.5)
     parser.add_argument('--width', type=float, default=0.05)
-    parser.add_argument('--seeds', type=int, default=8)
+    add_seeds(parser, '8', 'of the random kinds')
     options = parser.parse_args()
     rows = [('none', 0.0, options.width)]
     rows += [

@@ -19,8 +19,8 @@ from flax.serialization import msgpack_restore
 
 from experiments import markdown
 from experiments.analysis import memformer_slots
-from experiments.compare import seed_numbers
 from experiments.recall.run import configuration
+from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from longmem_jax.config import overrides
 from longmem_jax.experiment import Experiment
@@ -64,7 +64,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--runs', type=Path, required=True)
-    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
+    add_seeds(parser)
     options = parser.parse_args(arguments)
     config = configuration('memformer', changes)
     config.evaluate.max_test_segments = SEGMENTS

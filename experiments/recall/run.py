@@ -21,8 +21,9 @@ import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
 from configs import recall
-from experiments.compare import seed_numbers
+from experiments import provenance
 from experiments.recall import report
+from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from longmem_jax.commands.recall_by_distance import at_distance, in_short
 from longmem_jax.config import checks, overrides
@@ -84,7 +85,7 @@ class Runs:
         (workdir / 'parameters.msgpack').write_bytes(msgpack_serialize(params))
         training = {'changes': changes, 'enough': enough, 'seconds': seconds}
         training |= {'decided': trained.decided, 'lines': trained.lines}
-        (workdir / 'training.json').write_text(json.dumps(training, indent=1) + '\n')
+        provenance.save(workdir / 'training.json', training, [seed])
         return params
 
     def test(self, seed: int, params: Any, distance: int, options: argparse.Namespace) -> None:
@@ -104,7 +105,7 @@ class Runs:
         row |= {'documents': documents, 'seconds': round(time.monotonic() - started, 1)}
         rows = [other for other in rows if other['distance'] != distance]
         rows = sorted([*rows, row], key=lambda row: row['distance'])
-        path.write_text(json.dumps(rows, indent=1) + '\n')
+        provenance.save(path, rows, [seed])
 
 
 def main() -> None:
@@ -117,7 +118,7 @@ def main() -> None:
     )
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
+    add_seeds(parser)
     parser.add_argument(
         '--distances',
         type=lambda text: tuple(int(item) for item in text.split(',')),

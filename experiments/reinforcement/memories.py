@@ -14,8 +14,8 @@ from typing import Any
 
 from configs import memory_chain
 from experiments import markdown
-from experiments.compare import seed_numbers
 from experiments.reinforcement import floors, runs
+from experiments.seeds import add_seeds
 from longmem_jax.agents import settings
 
 MEMORIES = (
@@ -89,7 +89,7 @@ def main() -> None:
     )
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--task', choices=TASKS, default='repeat_previous')
-    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
+    add_seeds(parser)
     parser.add_argument('--updates', type=int, default=0, help="0: the task's own number")
     parser.add_argument('--memories', nargs='+', default=MEMORIES)
     options = parser.parse_args()

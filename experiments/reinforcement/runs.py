@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
+from experiments import provenance
 from experiments.reinforcement import held
 from longmem_jax.agents.build import Built
 from longmem_jax.agents.learning import make_initial_state
 from longmem_jax.agents.task import bytes_per_lane, make_tester, test_key
 from longmem_jax.agents.testing import in_short
 from longmem_jax.devices import sharding
-from longmem_jax.files import whole_file
 
 CURVE = ('reward', 'length', 'entropy')  # of training, with the sizes of memories
 
@@ -82,8 +82,7 @@ def _train(config: Any, paths: dict[int, Path]) -> None:
             found[name] = in_short(episodes)
         kept = measure(state.params, jax.random.fold_in(key, 1))
         found['held'] = dataclasses.asdict(kept) if kept else None
-        with whole_file(path) as partial:
-            partial.write_text(json.dumps(found | {'curve': curve}, indent=1) + '\n')
+        provenance.save(path, found | {'curve': curve}, [seed])
         reward = found['test']['reward']
         held_text = f', {kept.mean:.2f} steps held' if kept else ''
         print(f'{path}: reward {reward:.3f}{held_text}, {found["seconds"]:.0f} s', flush=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import markdown
-from experiments.compare import seed_numbers
 from experiments.reinforcement import floors, runs
+from experiments.seeds import add_seeds
 from longmem_jax.reporting import figures
 
 FIXED, ALONE, LEARNED = 'fixed span', 'fixed span in one layer', 'Expire-Span'
@@ -139,7 +139,7 @@ def main(task: Task, description: str) -> None:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--seeds', type=seed_numbers, default='5', help='how many, or which')
+    add_seeds(parser, '5')
     parser.add_argument('--updates', type=int, default=task.updates)
     parser.add_argument('--spans', type=int, nargs='*', default=task.spans)
     parser.add_argument('--alone', type=int, nargs='*', default=task.alone, help='in one layer')

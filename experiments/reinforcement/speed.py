@@ -10,7 +10,6 @@ gymnax (extra `[rl]`) its rows and the ratios are left out. `--output` also writ
 
 import argparse
 import functools
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,11 +18,11 @@ from typing import Any
 
 import jax
 
+from experiments import provenance
 from experiments.markdown import table
 from longmem_jax.agents.environments import registry, suites
 from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
 
 OURS = ('corridor', 'portal', 'repeat_previous')
 ADAPTED = 'memory_chain'
@@ -139,10 +138,7 @@ def main() -> None:
         all_times[str(lanes)] = times
     print(table(heads, rows))
     if arguments.output:
-        device = jax.devices()[0].device_kind
-        found = dict(device=device, jax=jax.__version__, steps=arguments.steps, seconds=all_times)
-        with whole_file(arguments.output) as partial:
-            partial.write_text(json.dumps(found, indent=2) + '\n')
+        provenance.save(arguments.output, dict(steps=arguments.steps, seconds=all_times), [0])
 
 
 if __name__ == '__main__':

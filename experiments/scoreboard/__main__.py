@@ -18,8 +18,8 @@ from pathlib import Path
 
 import jax
 
-from experiments.compare import seed_numbers
 from experiments.scoreboard import cells, measure, pictures, rows, speed, table
+from experiments.seeds import add_seeds
 
 SEED = 0  # of times: parameters do not change them
 
@@ -48,7 +48,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--rows', type=some_of(rows.names()), default=rows.names())
     parser.add_argument('--columns', type=some_of([*cells.COLUMNS]), default=[*cells.COLUMNS])
-    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
+    add_seeds(parser)
     parser.add_argument('--minutes', type=float, default=60.0)
     parser.add_argument('--novels', default='')
     parser.add_argument('--full', action='store_true', help='the large backbone, for accelerators')

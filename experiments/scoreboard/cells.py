@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments import provenance
+
 FILE = 'scoreboard.json'
 FLOORS = 'floors'  # the row of rules without a learned memory
 
@@ -69,9 +71,7 @@ def save(output: Path, column: str, row: str, seed: int, cell: dict[str, Any]) -
     """Writes a cell at once, so that it is whole or not there."""
     file = path(output, column, row, seed)
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix('.partial')
-    partial.write_text(json.dumps(cell, indent=1) + '\n')
-    partial.rename(file)
+    provenance.save(file, cell, [seed])
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from experiments import provenance
 from longmem_jax.commands import entry
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Batch, Cursor
@@ -178,8 +179,7 @@ def bench(config: Any, repeats: int, fill: int = 2) -> dict[str, Any]:
     mesh = sharding.make_mesh(config.mesh.to_dict())
     experiment = Experiment(config, None, mesh)  # type: ignore[arg-type]  # no folder is used
     report = {
-        'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-        'jax': jax.__version__,
+        'run': provenance.of_run([experiment.config.train.seed]),
         'train': bench_train(experiment, repeats, fill),
     }
     params = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)().params

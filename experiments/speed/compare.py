@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments import provenance
 from experiments.markdown import table
 from experiments.speed.cases import CASES
 from experiments.speed.worker import OURS
@@ -134,12 +135,6 @@ def as_table(results: Sequence[dict[str, Any]]) -> str:
     return table(heads, rows)
 
 
-def commit(checkout: str) -> str:
-    """The commit of a checkout, '' if it has none."""
-    command = ['git', '-C', checkout, 'rev-parse', 'HEAD']
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-
 def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """Runs one case; the result as it is written to the JSON file."""
     case = CASES[options.peer][name]
@@ -166,7 +161,7 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
         result['ratio'] = ratios(
             *({clock: result[key][clock] for clock in ('wall', 'cpu')} for key in ('peer', 'ours'))
         )
-        result['commit'] = commit(options.checkout)
+        result['commit'] = provenance.git('rev-parse', 'HEAD', folder=options.checkout) or ''
     return result
 
 
@@ -196,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     results = [compare(options, name) for name in options.case or CASES[options.peer]]
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(results, indent=1))
+        results = provenance.save(options.output, results, [0])
     print(as_table(results))
     return results
 

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from experiments import provenance
 from experiments.markdown import table
 from experiments.scoreboard.speed import train_call
 from experiments.short_trainings import ONE_DEVICE
@@ -267,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Table]:
     for heads, rows in found.values():
         print(table(heads, rows), end='\n\n')
     if options.output:
-        options.output.write_text(json.dumps(found, indent=1))
+        provenance.save(options.output, found, [0])
     return found
 
 

@@ -26,6 +26,7 @@ def write_results(
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_lane)]
     content = {
         'step': step,
+        'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
         'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
         'state_bytes_per_lane': sum(sizes),
     }

@@ -1,0 +1,51 @@
+"""`--seeds=` of all experiments: how many seeds, or which."""
+
+import argparse
+from typing import Any
+
+from absl import flags
+
+HELP = 'how many (3 = 0, 1, 2), or which: 11,23; one seed is 11,'
+
+
+def seed_numbers(text: str) -> list[int]:
+    """Seeds: '3' are 0, 1 and 2; '11,23' are these, and '11,' is one.
+
+    Raises:
+      ArgumentTypeError: neither a number above 0 nor different seeds.
+    """
+    items = text.removesuffix(',').split(',')
+    listed = ',' in text
+    if not all(item.isdecimal() for item in items) or len(set(items)) < len(items):
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: must be a number of seeds, such as 3, or different seeds, such as 11,23'
+        )
+    if not listed and not int(text):
+        raise argparse.ArgumentTypeError(f'{text!r}: must be at least 1')
+    return [int(item) for item in items] if listed else list(range(int(text)))
+
+
+def add_seeds(parser: argparse.ArgumentParser, default: str = '3', of: str = '') -> None:
+    """Adds `--seeds=` to a command; `of` says of what."""
+    words = f'{of}: {HELP}' if of else HELP
+    parser.add_argument('--seeds', type=seed_numbers, default=default, help=words)
+
+
+class _Seeds(flags.ArgumentParser):
+    def parse(self, argument: str | list[int]) -> list[int]:
+        if isinstance(argument, list):
+            return argument
+        try:
+            return seed_numbers(argument)
+        except argparse.ArgumentTypeError as error:
+            raise ValueError(str(error)) from None
+
+
+def define_seeds() -> flags.FlagHolder[Any]:
+    """Defines `--seeds=` for a command with flags of absl."""
+    return flags.DEFINE(_Seeds(), 'seeds', '3', HELP[0].upper() + HELP[1:] + '.')
+
+
+def seed_flags(seed: int) -> list[str]:
+    """Flags of `longmem_jax.main` for a seed, of the parameters and of the data."""
+    return [f'--config.train.seed={seed}', f'--config.data.seed={seed}']

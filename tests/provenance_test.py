@@ -1,0 +1,62 @@
+"""Numbers of experiments have their origin beside them, and all writers of numbers go one way."""
+
+import json
+import re
+from pathlib import Path
+
+from experiments import provenance
+
+EXPERIMENTS = Path(provenance.__file__).parent
+# Files that are no numbers: of hosts, of data sets, of a datastore; pages; what a process tells another.
+OTHERS = {
+    'hosts/load.py', 'hosts/dialogue.py', 'hosts/table.py', 'knn_lm/search_speed.py',
+    'lifelong/fewrel.py', 'scoreboard/table.py', 'tpu_programs.py', 'claims.py', 'page_tables.py',
+}  # fmt: skip
+
+
+def test_a_file_has_commit_date_seeds_versions_device_and_command(tmp_path):
+    written = provenance.save(tmp_path / 'a.json', {'kept': 0.5}, [11, 23])
+    assert written == json.loads((tmp_path / 'a.json').read_text())
+    run = written['run']
+    assert (
+        written['kept'] == 0.5 and run['seeds'] == [11, 23] and run['command'].startswith('python ')
+    )
+    assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d\+00:00', run['date'])
+    assert run['versions'].keys() == {'longmem-jax', 'jax'} and 'cpu' in run['device']
+    assert run['commit'] is None or re.fullmatch('[0-9a-f]{12}', run['commit'])
+
+
+def test_a_cell_that_is_there_keeps_its_origin(tmp_path):
+    path = tmp_path / 'rows.json'
+    provenance.save(path, [{'distance': 16}], [0], device='one')
+    rows = provenance.save(
+        path, [*json.loads(path.read_text()), {'distance': 64}], [1], device='two'
+    )
+    assert [row['run']['device'] for row in rows] == ['one', 'two']
+    assert [row['run']['seeds'] for row in rows] == [[0], [1]]
+
+
+def test_the_commit_is_that_of_the_checkout_and_none_outside_of_one(tmp_path, monkeypatch):
+    assert provenance.git('rev-parse', 'HEAD', folder=tmp_path) is None
+    monkeypatch.setenv('PATH', str(tmp_path))
+    assert provenance.git('rev-parse', 'HEAD') is None
+
+
+def test_all_numbers_are_written_with_their_origin():
+    """Another way to write JSON would leave the origin out: use `provenance.save`."""
+    writing = re.compile(r'write_text\(|json\.dump\(|write_json\(')
+    found = {
+        str(path.relative_to(EXPERIMENTS))
+        for path in EXPERIMENTS.rglob('*.py')
+        if writing.search(path.read_text()) and path.name != 'provenance.py'
+    }
+    assert found <= OTHERS, found - OTHERS
+
+
+def test_every_published_cell_has_an_origin():
+    """Of the scoreboard by cell, of compiled programs by row."""
+    board = json.loads((EXPERIMENTS / 'scoreboard/scoreboard.json').read_text())
+    cells = [cell for column in board.values() for row in column.values() for cell in row.values()]
+    programs = json.loads((EXPERIMENTS / 'tpu_programs.json').read_text())
+    for cell in [*cells, *programs.values()]:
+        assert cell['run']['commit'] and cell['run']['date'], cell['run']
