@@ -226,7 +226,9 @@ def load(
     shardings = sharding.parameter_shardings(mesh, abstract_parameters(module))
     places = flax.traverse_util.flatten_dict(shardings, sep='/')
     wanted = shapes(module)
-    sources, ignored = _sources(host, wanted)
+    # Of equal length, so that a host as it was is traced once.
+    own = shapes(make(host.plain, getattr(module, 'segment_length', 1)))
+    sources, ignored = _sources(host, own, wanted)
     names = {source[0] for source in sources.values()}
     # Most of the time goes to turning the kernels around, which several threads can do.
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
@@ -255,10 +257,16 @@ Source = tuple[str, int, str, tuple[int, ...]]
 
 
 def _sources(
-    host: Host, wanted: Mapping[str, jax.ShapeDtypeStruct]
+    host: Host,
+    own: Mapping[str, jax.ShapeDtypeStruct],
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
 ) -> tuple[dict[str, Source], list[str]]:
-    """Where every parameter that the files have is, and the tensors that `wanted` has no use for."""
-    own = shapes(make(host.plain, 1))
+    """Where every parameter that the files have is, and the tensors that `wanted` has no use for.
+
+    Args:
+      own: parameters of the host as it was, without a memory.
+      wanted: parameters of the model to load.
+    """
     found: dict[str, Source] = {}
     known, missing, ignored, problems = set(), [], [], []
     for row in rows_of(host.family, host.plain.num_layers):
