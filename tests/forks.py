@@ -53,6 +53,8 @@ for line in sys.stdin:
             stopping.listen(command=True)  # as `python -m` does at its start
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
             os.dup2(os.open(error, os.O_WRONLY | os.O_CREAT) if error else 1, 2)
+            # The server's streams were made for other files, such as ones that can be sought.
+            sys.stdout, sys.stderr = open(1, 'w', closefd=False), open(2, 'w', closefd=False)
             os.environ.update(variables)
             jax.config.update('jax_compilation_cache_dir', cache)  # was read with the import
             sys.argv, code = [module, *arguments], 1
