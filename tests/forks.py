@@ -27,12 +27,19 @@ SERVER = """
 import json, os, runpy, sys, traceback
 import jax, matplotlib.backends.backend_agg
 from longmem_jax import stopping
-from longmem_jax.commands import compile, entry, evaluate, floors, generate, listing, train, translate
+from longmem_jax.agents import model, settings
+from longmem_jax.commands import compile, entry, evaluate, floors, generate, listing
+from longmem_jax.commands import train, translate
+from longmem_jax.config import base, overrides, sections
+from longmem_jax.data.sets import passkey
+from longmem_jax.hosts import classifier
 from longmem_jax.hosts.commands import export
+from longmem_jax.hosts.data import class_sets, cmu_dog, superglue_pairs
 from longmem_jax.microscope import inspect
 from longmem_jax.generation import text
 from longmem_jax.retrieval import build_datastore, spalm
 
+base.base(*sections.sections())  # imports the sections of all subjects
 answers = os.fdopen(os.dup(1), 'w')
 os.dup2(2, 1)
 for line in sys.stdin:

@@ -1,5 +1,6 @@
 """Comparisons whose failures state the broken promise, where, by how much, and what to do."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -119,15 +120,21 @@ def assert_no_open_loop(program: Any, broken: str, fix: str) -> None:
 
     A loop of one turn or none, which stands for a branch, may.
     """
-    waiting, loops = [program], 0
+    whiles = [each for each in equations(program) if each.primitive.name == 'while']
+    loops = sum(not _ends_after_one_turn(equation) for equation in whiles)
+    assert not loops, f'{broken}: {loops} open loops.\n{fix}'
+
+
+def equations(program: Any) -> Iterator[Any]:
+    """All equations of a jaxpr, and of those inside it."""
+    waiting = [program]
     while waiting:
         part = waiting.pop()
         if hasattr(part, 'eqns'):
             for equation in part.eqns:
-                loops += equation.primitive.name == 'while' and not _ends_after_one_turn(equation)
+                yield equation
                 waiting += equation.params.values()
         elif hasattr(part, 'jaxpr'):
             waiting.append(part.jaxpr)
         elif isinstance(part, (tuple, list)):
             waiting += part
-    assert not loops, f'{broken}: {loops} open loops.\n{fix}'
