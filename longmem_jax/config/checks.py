@@ -11,7 +11,7 @@ import ml_collections
 from longmem_jax.config.model_checks import model_problems, training_problems
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
-from longmem_jax.devices.generators import PRNGS
+from longmem_jax.devices.generators import prng_problems
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
 from longmem_jax.memory.registry import LAYERS, used
@@ -161,15 +161,6 @@ def _gradient(train: Any) -> list[str]:
         f'config.train.gradient_segments = {train.gradient_segments}: must be 0 (all) or at most '
         f'config.train.segments_per_step = {train.segments_per_step}'
     ]
-
-
-def prng_problems(config: Any, whom: str = '') -> list[str]:
-    """Problems of the generator of a step's draws; `whom` = '' of models that may have any."""
-    prng, allowed = config.train.prng, PRNGS[:1] if whom else PRNGS
-    if prng in allowed or whom and prng not in PRNGS:
-        return []
-    whom = f' for {whom}' if whom else ''
-    return [f'config.train.prng = {prng!r}: allowed{whom}: {", ".join(allowed)}']
 
 
 def _loss_weights(config: Any) -> list[str]:
