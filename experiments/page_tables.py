@@ -88,7 +88,7 @@ def on_page(file: Path) -> Iterator[tuple[str, int, dict[str, dict[str, Any]]]]:
 
 
 def read(file: Path) -> None:
-    """Writes the rows of the page into a `page.json`; a row with other numbers gets the commit of its line.
+    """Writes the rows of the page into a `page.json`; changed rows get the commit of their line.
 
     Raises:
       UsageError: outside of a git checkout.
