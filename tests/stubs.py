@@ -73,17 +73,17 @@ def types_of(entry: Any) -> dict[str, str]:
 def arguments(name: str, entry: Any) -> dict[str, tuple[str, Any]]:
     """Type and default of every argument of a layer, by name; `REQUIRED` has no default."""
     kinds = types_of(entry)
-    parameters = inspect.signature(standalone.NAMED[name]).parameters.values()
+    parameters = inspect.signature(standalone.by_name(entry.name)).parameters.values()
     return {each.name: (kinds[each.name], each.default) for each in parameters}
 
 
-def signature(name: str, own: dict[str, tuple[str, Any]]) -> str:
+def signature(name: str, entry: Any, own: dict[str, tuple[str, Any]]) -> str:
     """The code of a layer's signature, with its `own` arguments."""
     lines = [
         f'    {argument}: {kind}' + ('' if default is REQUIRED else f' = {default!r}') + ','
         for argument, (kind, default) in own.items()
     ]
-    first = (standalone.NAMED[name].__doc__ or '').strip().partition('\n')[0]
+    first = (standalone.by_name(entry.name).__doc__ or '').strip().partition('\n')[0]
     body = '\n'.join(['    *,', *lines, '    **settings: Unpack[Settings],'])
     return f'def {name}(\n{body}\n) -> Layer:\n    """{first}"""\n'
 
@@ -102,7 +102,7 @@ def stubs() -> str:
     parts = [HEAD, '\n'.join([SETTINGS, *fields, ''])]
     for name, found in made.items():
         own = {argument: said for argument, said in found.items() if argument not in common}
-        parts.append(signature(name, own))
+        parts.append(signature(name, entries[name], own))
     return '\n'.join(parts)
 
 
