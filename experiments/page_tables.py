@@ -62,6 +62,7 @@ def _named(names: Iterable[str]) -> Iterator[str]:
     """Names in which '...' stands for the name before."""
     before = ''
     for name in names:
+        name = name.replace(' / ', '/')  # ' / ' separates the keys of a path
         before = before if name.startswith('...') else name
         yield f'{before}, {name[4:]}' if name.startswith('...') else name
 
