@@ -17,7 +17,7 @@ import longmem_jax
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.nnx import wrap
-from longmem_jax.standalone import NAMED
+from longmem_jax.standalone import class_names
 from tests.toys import OWN_CODE, drawn
 
 WIDTH, LENGTH, BATCH = 16, 4, 2
@@ -231,11 +231,11 @@ def test_training_draws_dropout():
 
 def test_names_are_all_and_documented():
     others = {'Layer', 'load', 'make_layer', 'register'}
-    assert {*NAMED} | others == {*longmem_jax.__all__} < {*dir(longmem_jax)}
+    assert {*class_names()} | others == {*longmem_jax.__all__} < {*dir(longmem_jax)}
     found = {}
     exec('from longmem_jax import *', found)
-    assert {*NAMED} < {*found}
-    for name in NAMED:
+    assert {*class_names()} < {*found}
+    for name in class_names():
         make = getattr(longmem_jax, name)
         parameters = inspect.signature(make).parameters
         assert {'d_model', 'num_heads', 'segment_length', 'dtype', 'dropout'} <= set(parameters)

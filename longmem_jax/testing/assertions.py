@@ -7,6 +7,11 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
+NOT_FINITE = (
+    'the layer gives numbers that are not finite, so no promise can be checked: look for a log of 0, '
+    'a division by 0, a decay above 1; set jax.config.update("jax_debug_nans", True)'
+)
+
 
 def _indices(bad: np.ndarray, axes: tuple[str, ...]) -> str:
     """'segment 1; row 0; position 3, 4': where `bad` is True along its first axes."""
@@ -50,8 +55,11 @@ def assert_close(
         bad = ~(difference <= atol + rtol * np.abs(other))  # NaN is bad
         if bad.any():
             where = _indices(bad, axes)
+            at = f'{name}{" at " if where else ""}{where}'
+            if not (np.isfinite(leaf).all() or np.isfinite(other).all()):
+                raise AssertionError(f'{NOT_FINITE}. Found where {broken}{at}.')
             raise AssertionError(
-                f'{broken}{name}{" at " if where else ""}{where}: {bad.sum()} of {bad.size} values, '
+                f'{broken}{at}: {bad.sum()} of {bad.size} values, '
                 f'by up to {difference[bad].max():.2g}, allowed {atol:.2g}.\n{fix}'
             )
 
@@ -66,6 +74,7 @@ def assert_equal(
 def assert_differs(found: Any, other: Any, broken: str, fix: str, *, by: float = 0.0) -> None:
     """Some value of two arrays differs by more than `by`."""
     difference = np.abs(np.asarray(found, np.float64) - np.asarray(other, np.float64)).max()
+    assert np.isfinite(difference), f'{NOT_FINITE}. Found instead of: {broken}.'
     assert difference > by, f'{broken}: the largest difference is {difference:.2g}.\n{fix}'
 
 
@@ -89,7 +98,7 @@ def assert_same_types(found: Any, wanted: Any, broken: str, fix: str) -> None:
 def assert_finite(tree: Any, broken: str, fix: str) -> None:
     """No leaf has NaN or infinity."""
     bad = [
-        jax.tree_util.keystr(path)
+        jax.tree_util.keystr(path) or 'NaN or infinity'
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         if not np.isfinite(leaf).all()
     ]
