@@ -4,7 +4,7 @@ python -m experiments.analysis.capacity --output=capacity.png
 
 Writes n normally distributed keys and values in segments of `--segment` tokens, reads every key, and
 counts how often the value nearest to the result is the right one. One curve for every rule and feature
-map, by the number of pairs, in heads of `--head_dims`. capacity.json, beside the figure, has the numbers.
+map, by the number of pairs, in heads of `--head_dims`. The numbers are beside the figure, as JSON.
 """
 
 import itertools
