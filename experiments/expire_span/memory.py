@@ -1,6 +1,6 @@
 """How much memory every experiment of Expire-Span and its baselines need, as a Markdown table.
 
-python -m experiments.expire_span.memory [--peak] [--lanes=8] [--output=FILE.json] [CONFIG[:VARIANTS] ...]
+python -m experiments.expire_span.memory [--peak] [--lanes=8] [--output=FILE.json] [CONFIG ...]
 Without configs: all of the paper's, at full size and `:tiny`. The state of all layers is exact, and
 nothing is computed. `--peak` also compiles one training step on one device with `--lanes` lanes, of
 one layer (`--layers=0`: all): parameters, optimizer and memories, and the temporaries, of which a
