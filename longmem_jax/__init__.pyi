@@ -123,6 +123,28 @@ def FullAttention(
 ) -> Layer:
     """Attention to the last `window` tokens, the query's own included."""
 
+def GatedLinearAttention(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 64,
+    carry: bool = True,
+    gradients: bool = True,
+    gate: str = 'channel',
+    gate_rank: int = 16,
+    slowness: float = 16.0,
+    tied: bool = False,
+    least_kept: float = 0.0,
+    key_dim: int = 0,
+    value_dim: int = 0,
+    convolution: int = 0,
+    epsilon: float = 1e-05,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A matrix per head that fades by a gate per channel or head, given by each token."""
+
 def InfiniAttention(
     *,
     d_model: int,
@@ -210,6 +232,30 @@ def Local(
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the segment alone."""
+
+def Mamba2(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 64,
+    carry: bool = True,
+    gradients: bool = True,
+    state_size: int = 128,
+    value_dim: int = 0,
+    groups: int = 1,
+    convolution: int = 4,
+    convolution_bias: bool = True,
+    bias: bool = False,
+    shortest: float = 0.0,
+    longest: float = 0.0,
+    first_steps: tuple[float, float] = (0.001, 0.1),
+    first_rates: tuple[float, float] = (1.0, 16.0),
+    epsilon: float = 1e-05,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A matrix per head that fades by a time step, given by each token."""
 
 def MemSizer(
     *,
@@ -347,6 +393,24 @@ def ProductKeyMemory(
     **settings: Unpack[Settings],
 ) -> Layer:
     """A feed-forward layer with a large number of slots."""
+
+def RetNet(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 64,
+    carry: bool = True,
+    gradients: bool = True,
+    decay: str = 'retnet',
+    rotate: bool = True,
+    key_dim: int = 0,
+    value_dim: int = 0,
+    epsilon: float = 1e-06,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A matrix per head that fades at a fixed rate, with rotated queries and keys."""
 
 def SlidingAttention(
     *,

@@ -16,6 +16,7 @@ from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
     compressive_transformer_conv,
+    decayed,
     hosts,
     infini_attention,
     infinity_former,
@@ -52,6 +53,7 @@ SYSTEMS = {
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
     **dict.fromkeys(lifelong_episodes.SYSTEMS, lifelong_episodes.check),
+    **dict.fromkeys(decayed.NAMES, decayed.check),
     'agem': lifelong_replay.check,
     'replay': lifelong_replay.check,
     'mbpa': lifelong_mbpa.check_mbpa,

@@ -105,7 +105,7 @@ class Projections(nn.Module):
     Attributes:
       settings: sizes of the model, `attention_bias` and `num_kv_heads`.
       bias: all four have biases, as a layer's paper asks for; False = as `settings.attention_bias`.
-      key_dim: width of queries and keys; 0 = head_dim, which is that of values.
+      key_dim, value_dim: width of queries and keys, and of values; 0 = head_dim.
       query_heads: heads of queries; 0 = num_heads.
       key_heads, value_heads: heads of keys and of values; 0 = kv_heads. See `repeat_heads` for layers in
         which several heads of values share a query and a key.
@@ -114,6 +114,7 @@ class Projections(nn.Module):
     settings: ModelSettings
     bias: bool = False
     key_dim: int = 0
+    value_dim: int = 0
     query_heads: int = 0
     key_heads: int = 0
     value_heads: int = 0
@@ -132,7 +133,7 @@ class Projections(nn.Module):
         self.query = HeadsIn(**self._heads(self.query_heads), **common, **keyed)
         self.key = HeadsIn(**self._heads(self.key_heads, shared), **common, **keyed)
         values = self._heads(self.value_heads, shared)
-        self.value = HeadsIn(head_dim=settings.head_dim, **values, **common)
+        self.value = HeadsIn(head_dim=self.value_dim or settings.head_dim, **values, **common)
         biased = self.bias or settings.attention_bias in ('out', 'all')
         # What is read has the heads of the values, or of the queries that share them.
         largest = max(self.query.num_heads, self.value.num_heads)
@@ -167,7 +168,7 @@ class Projections(nn.Module):
         return self.key(x)
 
     def values(self, x: jax.Array) -> jax.Array:
-        """Values of `x` [batch, length, d_model]: [batch, value_heads, length, head_dim]."""
+        """Values of `x` [batch, length, d_model]: [batch, value_heads, length, value_dim]."""
         return self.value(x)
 
 

@@ -20,6 +20,7 @@ from longmem_jax.memory import (
 )
 from longmem_jax.memory.adaptive_span import entry as adaptive_span
 from longmem_jax.memory.compressive import layer as compressive
+from longmem_jax.memory.decayed import gla, mamba2, retnet
 from longmem_jax.memory.expire_span import entry as expire_span
 from longmem_jax.memory.infinity_former import entry as infinity_former
 from longmem_jax.memory.linear_attention import layer as linear_attention
@@ -52,6 +53,9 @@ LAYERS = Registry(
         memorizing,
         linear_attention,
         memsizer,
+        retnet,
+        gla,
+        mamba2,
         mem_transformer,
         feed_forward,
         product_key,

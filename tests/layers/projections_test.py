@@ -27,7 +27,7 @@ VARIANTS = ('compressive:sliding', 'compressive:most_used', 'memory_tokens:recur
 LINEAR_IN_QUERIES = ('local', 'adaptive_span', 'expire_span', *VARIANTS)
 OWN = {*ATTENTION} & {*OWN_CODE}
 # Attention in the blocks of memory tokens is tested with them.
-GROUPED = [*sorted({*OWN} - {'memsizer', 'mem_transformer'}), 'memory_tokens', *VARIANTS]
+GROUPED = [*sorted({*OWN} - {'memsizer', 'mamba2', 'mem_transformer'}), 'memory_tokens', *VARIANTS]
 
 
 def parameters(model):
@@ -112,7 +112,7 @@ def test_widths_and_heads_of_a_layers_own():
         make_settings(model_config('local'), LENGTH),
         num_heads=4, attention_bias='all', head_norm='rmsnorm',
     )  # fmt: skip
-    own = Projections(settings, key_dim=4, query_heads=2, key_heads=2, value_heads=4)
+    own = Projections(settings, key_dim=4, value_dim=6, query_heads=2, key_heads=2, value_heads=4)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 16)), jnp.float32)
 
     def read(layer, x):
@@ -126,8 +126,8 @@ def test_widths_and_heads_of_a_layers_own():
     assert shapes == {
         'query/kernel': (16, 2, 4), 'query/bias': (2, 4), 'query/norm/scale': (4,),
         'key/kernel': (16, 2, 4), 'key/bias': (2, 4), 'key/norm/scale': (4,),
-        'value/kernel': (16, 4, 8), 'value/bias': (4, 8),
-        'out/kernel': (4, 8, 16), 'out/bias': (16,),
+        'value/kernel': (16, 4, 6), 'value/bias': (4, 6),
+        'out/kernel': (4, 6, 16), 'out/bias': (16,),
     }  # fmt: skip
     axes = {
         '/'.join(path): names[-3:]
@@ -138,7 +138,7 @@ def test_widths_and_heads_of_a_layers_own():
     assert axes['value/kernel'] == ('embed', 'heads', 'head_dim')
     assert axes['out/kernel'] == ('heads', 'head_dim', 'embed')
     plain = own.apply({'params': params}, x, method=read)
-    ones = {'a': jnp.ones((16, 1)), 'b': jnp.ones((1, 4, 8)), 'scale': jnp.ones(())}
+    ones = {'a': jnp.ones((16, 1)), 'b': jnp.ones((1, 4, 6)), 'scale': jnp.ones(())}
     more = params | {'value': params['value'] | {low_rank.NAME: ones}}
     with nn.intercept_methods(low_rank.intercept):
         assert np.abs(own.apply({'params': more}, x, method=read) - plain).max() > 1e-3

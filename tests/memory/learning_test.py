@@ -78,6 +78,9 @@ LEARNS = {
     'rfa': Run('rfa'),
     't2r': Run('t2r'),
     'memsizer': Run('memsizer', 84),
+    'retnet': Run('retnet', 87),
+    'gla': Run('gla'),
+    'mamba2': Run('mamba2', 129),
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     # With 8 of them a quarter of the seeds learn nothing; that depends on their first values.
     'memory_tokens': Run('memory_tokens', 81, SLOWLY | TWO_TOKENS),
@@ -115,6 +118,9 @@ BROKEN = {
     'rfa, sums not carried': LEARNS['rfa'].broken(linear__carry=False),
     't2r, sums not carried': LEARNS['t2r'].broken(linear__carry=False),
     'memsizer, slots not carried': LEARNS['memsizer'].broken(memsizer__carry=False),
+    'retnet, nothing carried': LEARNS['retnet'].broken(retnet__carry=False),
+    'gla, nothing carried': LEARNS['gla'].broken(gla__carry=False),
+    'mamba2, nothing carried': LEARNS['mamba2'].broken(mamba2__carry=False),
     'memformer, no slots': LEARNS['memformer'].broken(memformer__num_slots=0),
     'product_key, no cache': LEARNS['product_key'].broken(transformer_xl__memory_length=0),
     'product_key_short, other documents': dataclasses.replace(

@@ -1,0 +1,113 @@
+"""Sums that fade: strong decays, far positions, chunks without loops, fields that are refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import longmem_jax
+from longmem_jax.author.chunks import read_tokens, sight
+from longmem_jax.errors import UsageError
+from longmem_jax.memory.decayed import recurrence, retnet
+
+LENGTH, WIDTH = 7, 4
+
+
+def given(strength, by_channel):
+    """Queries, keys, values of one lane and head, and decays that grow from token to token."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    arrays = [jax.random.normal(key, (1, 1, LENGTH, WIDTH)) for key in keys[:3]]
+    shape = (1, 1, LENGTH, WIDTH) if by_channel else (1, 1, LENGTH)
+    strengths = jnp.logspace(-3, np.log10(strength), LENGTH).reshape(-1, *[1] * by_channel)
+    return *arrays, -strengths * jax.random.uniform(keys[3], shape, minval=0.5)
+
+
+@functools.partial(jax.jit, static_argnums=(1,))
+def read(inputs, by_steps):
+    """State, reads, and gradients of the inputs."""
+    valid, S = jnp.ones((1, LENGTH), bool), jnp.ones((1, 1, WIDTH, WIDTH))
+
+    def loss(inputs):
+        chunked = None if by_steps else recurrence.chunked
+        found = read_tokens(recurrence.step, chunked, S[0, 0], S, inputs, valid, None, LENGTH)
+        return sum((leaf * leaf).sum() for leaf in found), found
+
+    slopes, found = jax.grad(loss, has_aux=True)(inputs)
+    return found, slopes
+
+
+@pytest.mark.parametrize('by_channel', [False, True], ids=['by head', 'by channel'])
+@pytest.mark.parametrize('strength', [1.0, 1e4])
+def test_decays_may_be_strong(strength, by_channel):
+    """A chunk is its steps where a decay leaves less than the smallest float32."""
+    inputs = given(strength, by_channel)
+    wanted = read(inputs, True)
+    found = read(inputs, False)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        largest = np.abs(other).max()
+        np.testing.assert_allclose(one, other, atol=1e-5 * largest, rtol=0)
+
+
+@pytest.mark.parametrize('by_channel', [False, True], ids=['by head', 'by channel'])
+def test_no_share_is_above_one_and_no_loop_is_over_tokens(by_channel):
+    """Every exponential of a chunk, when it is computed, is at most 1."""
+    inputs = [array[0, 0] for array in given(100.0, by_channel)]
+    S = jnp.ones((WIDTH, WIDTH))
+    jaxpr = jax.make_jaxpr(lambda *given: recurrence.chunked(S, sight(LENGTH, None), *given))(
+        *inputs
+    )
+    assert not {'scan', 'while'} & {equation.primitive.name for equation in jaxpr.eqns}
+    largest = []
+    with pytest.MonkeyPatch.context() as patch:
+        plain = jnp.exp
+
+        def exp(x):
+            largest.append(float(x.max()))
+            return plain(x)
+
+        patch.setattr(jnp, 'exp', exp)
+        recurrence.chunked(S, sight(LENGTH, None), *inputs)
+    assert largest and max(largest) <= 0, 'an exponential of a positive number overflows in float32'
+
+
+def test_positions_turn_as_far_from_the_begin_as_near_it():
+    """Of float32, a position of 10^9 has no digit left for an angle."""
+    x = np.asarray(jax.random.normal(jax.random.key(0), (1, 2, 8)), np.float64)
+    positions = np.asarray([3, 10**9 + 7])
+    turns = np.exp(1j * positions[:, None] * retnet.frequencies(8))
+    wanted = (x[..., 0::2] + 1j * x[..., 1::2]) * turns
+    found = jax.jit(retnet.rotated)(jnp.asarray(x, jnp.float32), jnp.asarray(positions, jnp.int32))
+    np.testing.assert_allclose(found[..., 0::2], wanted.real, atol=5e-4)
+    np.testing.assert_allclose(found[..., 1::2], wanted.imag, atol=5e-4)
+
+
+@pytest.mark.parametrize(
+    'name, fields, said',
+    [
+        ('RetNet', dict(key_dim=5), 'key_dim: must be even, not 5'),
+        ('RetNet', dict(decay='slow'), "decay = 'slow'"),
+        ('GatedLinearAttention', dict(least_kept=1.0), 'least_kept = 1.0: must be below 1'),
+        ('GatedLinearAttention', dict(tied=True, gate='head'), "use gate='channel', not 'head'"),
+        ('Mamba2', dict(groups=3), 'groups = 3: must divide num_heads = 2'),
+        ('Mamba2', dict(num_kv_heads=1), 'num_kv_heads = 0, not 1'),
+        ('Mamba2', dict(shortest=0.2, longest=0.1), 'longest = 0.1: must be at least'),
+        ('Mamba2', dict(first_steps=(0.1, 0.01)), 'first_steps = (0.1, 0.01): must be two numbers'),
+    ],
+)
+def test_fields_that_cannot_be_are_refused(name, fields, said):
+    with pytest.raises(UsageError) as error:
+        getattr(longmem_jax, name)(d_model=16, num_heads=2, segment_length=8, **fields)
+    assert said in str(error.value)
+
+
+def test_initial_time_steps_and_rates_are_in_their_ranges():
+    layer = longmem_jax.Mamba2(
+        d_model=16, num_heads=8, segment_length=4, first_steps=(0.2, 0.3), first_rates=(2.0, 3.0)
+    )
+    x, state = jnp.zeros((1, 4, 16)), layer.start(1)
+    params = jax.jit(layer.init)(jax.random.key(0), x, state)['params']['inner']
+    steps, rates = jax.nn.softplus(params['step_bias']), jnp.exp(params['log_rate'])
+    assert (0.2 <= steps + 1e-6).all() and (steps <= 0.3 + 1e-6).all()
+    assert (2 <= rates + 1e-6).all() and (rates <= 3 + 1e-6).all()

@@ -1,0 +1,242 @@
+"""Layers whose state fades: RetNet, gated linear attention, Mamba-2; by segments and by tokens."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.memory.decayed.gla import GatedLinearAttention
+from longmem_jax.memory.decayed.mamba2 import Mamba2
+from longmem_jax.memory.decayed.retnet import RetNet
+from longmem_jax.segment import Segment
+
+
+@dataclasses.dataclass
+class Golden:
+    """One of our layers in the layout of a golden.
+
+    Attributes:
+      module, fields: the layer.
+      d_model, heads, head_dim: sizes.
+      parameters: of theirs to ours.
+      tails: `(state) -> name to array`, the last vectors of the convolutions as theirs.
+      turn: their state is the transpose of ours.
+    """
+
+    module: type
+    fields: dict[str, Any]
+    d_model: int
+    heads: int
+    head_dim: int
+    parameters: Any
+    tails: Any
+    turn: bool
+
+
+def _in(weight, heads):
+    """A kernel [heads * width, d_model] as [d_model, heads, width]."""
+    return {'kernel': weight.T.reshape(weight.shape[1], heads, -1)}
+
+
+def _out(weight, heads):
+    return {'kernel': weight.T.reshape(heads, -1, weight.shape[0])}
+
+
+def _taps(weight, heads):
+    """Taps [channels, 1, size] as [size, heads, width]."""
+    return {'kernel': weight[:, 0].T.reshape(weight.shape[2], heads, -1)}
+
+
+def _joined(tail):
+    """The last vectors of a convolution, [batch, heads, size, width] as [batch, size, channels]."""
+    return tail.swapaxes(1, 2).reshape(tail.shape[0], tail.shape[2], -1)
+
+
+def _retnet(settings, theirs):
+    heads = settings['num_heads']
+    head_dim = settings['embed_dim'] // heads
+
+    def parameters(theirs):
+        names = dict(query='q_proj', key='k_proj', value='v_proj')
+        maps = {ours: _in(theirs[f'{name}.weight'], heads) for ours, name in names.items()}
+        maps['out'] = _out(theirs['out_proj.weight'], heads)
+        return {'projections': maps, 'gate': _in(theirs['g_proj.weight'], heads)}
+
+    fields = dict(value_dim=settings['value_dim'] // heads, epsilon=settings['norm_eps'])
+    sizes = (settings['embed_dim'], heads, head_dim)
+    return Golden(RetNet, fields, *sizes, parameters, lambda tails: {}, True)
+
+
+def _gla(settings, theirs):
+    heads, size = settings['num_heads'], settings['conv_size']
+
+    def parameters(theirs):
+        names = dict(query='q_proj', key='k_proj', value='v_proj')
+        maps = {ours: _in(theirs[f'{name}.weight'], heads) for ours, name in names.items()}
+        maps['out'] = _out(theirs['o_proj.weight'], heads)
+        up = theirs['gk_proj.1.weight']
+        own = {
+            'projections': maps,
+            'out_gate': _in(theirs['g_proj.weight'], heads),
+            'norm': {'scale': theirs['g_norm.weight']},
+            'gate_down': theirs['gk_proj.0.weight'].T,
+            'gate_kernel': up.T.reshape(up.shape[1], heads, -1),
+            'gate_bias': theirs['gk_proj.1.bias'].reshape(heads, -1),
+        }
+        for ours, name in dict(queries='q', keys='k', values='v').items():
+            if size:
+                own[f'convolved_{ours}'] = _taps(theirs[f'{name}_conv1d.weight'], heads)
+        return own
+
+    def tails(tails):
+        names = dict(queries='q', keys='k', values='v') if size else {}
+        return {f'conv_{name}': _joined(tails[f'convolved_{ours}']) for ours, name in names.items()}
+
+    fields = dict(
+        key_dim=settings['key_dim'] // heads,
+        value_dim=settings['value_dim'] // heads,
+        gate_rank=settings['gate_low_rank_dim'],
+        slowness=settings['gate_logit_normalizer'],
+        convolution=size,
+        epsilon=settings['norm_eps'],
+    )
+    sizes = (settings['hidden_size'], heads, settings['value_dim'] // heads)
+    return Golden(GatedLinearAttention, fields, *sizes, parameters, tails, False)
+
+
+def _mamba2(settings, theirs):
+    heads, width = settings['num_heads'], settings['head_dim']
+    groups, size = settings['n_groups'], settings['state_size']
+    inner, of_groups = heads * width, groups * size
+    # Channels of the convolution, and of the map in.
+    parts = dict(x=(inner, heads), B=(of_groups, groups), C=(of_groups, groups))
+    cuts = np.cumsum([inner, inner, of_groups, of_groups])
+
+    def parameters(theirs):
+        gate, *maps, steps = jnp.split(theirs['in_proj.weight'], cuts)
+        names = dict(zip(('value', 'key', 'query'), parts.values(), strict=True))
+        kernels = {
+            name: _in(weight, number)
+            for weight, (name, (_, number)) in zip(maps, names.items(), strict=True)
+        }
+        kernels['out'] = _out(theirs['out_proj.weight'], heads)
+        own = {'projections': kernels, 'gate': _in(gate, heads), 'step_kernel': steps.T}
+        own |= {'step_bias': theirs['dt_bias'], 'log_rate': theirs['A_log'], 'skip': theirs['D']}
+        own['scale'] = theirs['norm.weight'].reshape(heads, width)
+        taps = jnp.split(theirs['conv1d.weight'], cuts[1:3] - inner)
+        for weight, (name, (_, number)) in zip(taps, parts.items(), strict=True):
+            own[f'convolved_{name}'] = _taps(weight, number)
+        if settings['use_conv_bias']:
+            biases = jnp.split(theirs['conv1d.bias'], cuts[1:3] - inner)
+            for bias, (name, (_, number)) in zip(biases, parts.items(), strict=True):
+                own[f'bias_{name}'] = bias.reshape(number, -1)
+        if settings['use_bias']:
+            gate, *maps, steps = jnp.split(theirs['in_proj.bias'], cuts)
+            own['gate']['bias'] = gate.reshape(heads, width)
+            for bias, (name, (_, number)) in zip(maps, names.items(), strict=True):
+                kernels[name]['bias'] = bias.reshape(number, -1)
+            kernels['out']['bias'] = theirs['out_proj.bias']
+            own['step_bias'] = own['step_bias'] + steps
+        return own
+
+    def tails(tails):
+        return {'conv': jnp.concatenate([_joined(tails[f'convolved_{p}']) for p in parts], -1)}
+
+    shortest, longest = settings['time_step_limit']
+    fields = dict(
+        state_size=size,
+        value_dim=width,
+        groups=groups,
+        convolution=settings['conv_kernel'],
+        convolution_bias=settings['use_conv_bias'],
+        bias=settings['use_bias'],
+        shortest=shortest,
+        longest=longest if np.isfinite(longest) else 0.0,
+        epsilon=settings['norm_eps'],
+    )
+    sizes = (settings['hidden_size'], heads, width)
+    return Golden(Mamba2, fields, *sizes, parameters, tails, True)
+
+
+LAYERS = {'retnet': _retnet, 'gla': _gla, 'mamba2': _mamba2}
+NAMES = tuple(LAYERS)
+
+
+def check(settings, arrays):
+    """Yields (name, ours, reference) for every tensor of the golden."""
+    theirs = {
+        name.removeprefix('param/'): jnp.asarray(value)
+        for name, value in arrays.items()
+        if name.startswith('param/')
+    }
+    golden = LAYERS[settings['system']](settings, theirs)
+    number, length = settings['num_segments'], settings['segment_length']
+    x = jnp.stack([arrays[f'in/x_{i}'] for i in range(number)])
+    weights = jnp.stack([arrays[f'in/loss_weight_{i}'] for i in range(number)])
+    layer = golden.module(
+        settings=ModelSettings(
+            d_model=golden.d_model,
+            num_heads=golden.heads,
+            head_dim=golden.head_dim,
+            d_feed_forward=1,
+            num_layers=1,
+            segment_length=length,
+            dropout=0.0,
+            attention_dropout=0.0,
+            init_std=0.02,
+            dtype=jnp.dtype('float32'),
+        ),
+        normalize=identity,
+        shared=None,
+        chunk=3,
+        **golden.fields,
+    )
+
+    def segments(layer, x):
+        """Outputs of all segments, and the states after them."""
+
+        def read(state, x):
+            tokens, valid = jnp.zeros(x.shape[:2], jnp.int32), jnp.ones(x.shape[:2], bool)
+            segment = Segment(tokens, valid, jnp.zeros(x.shape[:1], bool))
+            y, state, _ = layer(x, state, segment, train=False)
+            return state, (y, state)
+
+        return jax.lax.scan(read, layer.initial_state(x.shape[1]), x)[1]
+
+    def tokens(layer, x):
+        """The same outputs, token by token."""
+        one = jnp.ones((x.shape[1],), jnp.int32)
+
+        def read(cache, x):
+            y, cache = layer.extend(x[:, None], cache, 0, one)
+            return cache, y[:, 0]
+
+        by_token = x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3])
+        cache = layer.open_segment(layer.initial_state(x.shape[1]), x.shape[1])
+        y = jax.lax.scan(read, cache, by_token)[1]
+        return y.reshape(number, length, *y.shape[1:]).swapaxes(1, 2)
+
+    def run(method, theirs, x):
+        return layer.apply({'params': golden.parameters(theirs)}, x, method=method)
+
+    @jax.jit
+    def everything(theirs, x):
+        y, states = run(segments, theirs, x)
+        slopes = jax.grad(lambda *given: (run(segments, *given)[0] * weights).sum(), (0, 1))
+        return y, states, run(tokens, theirs, x), slopes(theirs, x)
+
+    y, states, by_token, (slopes, of_x) = everything(theirs, x)
+    for i in range(number):
+        yield f'out/y_{i}', y[i], arrays[f'out/y_{i}']
+        yield f'out/y_{i}_by_token', by_token[i], arrays[f'out/y_{i}']
+        S = states.memory[i]
+        S = S.swapaxes(-1, -2) if golden.turn else S
+        yield f'state/S_{i}', S, arrays[f'state/S_{i}']
+        for name, tail in golden.tails({k: v[i] for k, v in states.tails.items()}).items():
+            yield f'state/{name}_{i}', tail, arrays[f'state/{name}_{i}']
+        yield f'grad/x_{i}', of_x[i], arrays[f'grad/x_{i}']
+    for name, slope in slopes.items():
+        yield f'grad/param/{name}', slope, arrays[f'grad/param/{name}']
