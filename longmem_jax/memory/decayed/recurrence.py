@@ -58,8 +58,8 @@ def scores_by_channel(
 
     Neighbouring blocks are joined to one of twice the size until there is one block. A token of the
     second reads one of the first by two shares, each at most 1: that of the key at the end of the first
-    block, and that of this end at the query. So each joining is one product of matrices. Logarithms are
-    added and never subtracted, so small ones are not lost in large ones.
+    block, and that of this end at the query. So each joining is one product of matrices. Shares are
+    multiplied and never divided: nothing overflows, and 0 is a share like others.
 
     Args:
       queries, keys, log_decay: [n, d_key].
@@ -68,29 +68,28 @@ def scores_by_channel(
       Scores [n, n], 0 above the diagonal; the decay from before the first token to each, and that from
       each to the end, [n, d_key].
     """
-    n, width = queries.shape
-    size = 1
+    n, size = len(queries), 1
     while size < n:
         size *= 2
     queries, keys, log_decay = (
         jnp.pad(array, ((0, size - n), (0, 0))) for array in (queries, keys, log_decay)
     )
-    # Of blocks [blocks, size, ...]: scores within, log decay from the begin to each token, and from each
-    # to the end.
+    # Of blocks [blocks, size, ...]: scores within; shares at each token of the state before the block;
+    # shares of each token at the end of the block.
     scores = (queries * keys).sum(-1)[:, None, None]
-    before, after = log_decay[:, None], jnp.zeros_like(log_decay)[:, None]
+    before = jnp.exp(log_decay)[:, None]
+    after = jnp.ones_like(before)
     while len(scores) > 1:
         first, second = slice(0, None, 2), slice(1, None, 2)
-        by_block = (len(before), -1, width)
-        read = queries.reshape(by_block)[second] * jnp.exp(before[second])
-        written = keys.reshape(by_block)[first] * jnp.exp(after[first])
+        by_block = before.shape
+        read = before[second] * queries.reshape(by_block)[second]
+        written = after[first] * keys.reshape(by_block)[first]
         between = read @ jnp.swapaxes(written, 1, 2)
         above = jnp.concatenate([scores[first], jnp.zeros_like(between)], axis=2)
         below = jnp.concatenate([between, scores[second]], axis=2)
         scores = jnp.concatenate([above, below], axis=1)
-        later = before[first, -1:] + before[second]
-        # All of a block: from its begin to its last token.
-        earlier = after[first] + before[second, -1:]
+        later = before[first, -1:] * before[second]
+        earlier = after[first] * before[second, -1:]
         before = jnp.concatenate([before[first], later], axis=1)
         after = jnp.concatenate([earlier, after[second]], axis=1)
-    return scores[0, :n, :n], jnp.exp(before[0, :n]), jnp.exp(after[0, :n])
+    return scores[0, :n, :n], before[0, :n], after[0, :n]
