@@ -34,7 +34,6 @@ from longmem_jax.memory.expire_span.maths import (
     empty_state,
     expire_spans,
     memory_size,
-    write,
 )
 from longmem_jax.memory.expire_span.reading import (
     ExpireSpanCache,
@@ -46,6 +45,7 @@ from longmem_jax.memory.expire_span.reading import (
     read_tokens,
     with_room,
 )
+from longmem_jax.memory.expire_span.writing import write
 from longmem_jax.segment import Aux, Segment, count_round, mean_count
 
 

@@ -161,7 +161,10 @@ class InfinityFormer(nn.Module):
     def __call__(
         self, x: jax.Array, state: InfinityFormerState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, InfinityFormerState, Aux]:
-        """Writes pending vectors, attends, remembers the segment; x, y are [batch, length, d_model]."""
+        """Writes pending vectors, adds what both memories give (Eq. 12), remembers the segment.
+
+        x, y: [batch, length, d_model].
+        """
         state = jax.lax.stop_gradient(state)
         long = self.write(state.long, segment.key if train else None)
         projected = self.memory.project(long.coefficients)
