@@ -4,6 +4,9 @@ Tokens that leave the short-term memory wait until there are `write_length` of t
 the next segment they are fitted into the continuous memory, whose old signal is contracted to make
 room; then the segment reads it. So tokens only ever read earlier ones. With sticky memories the old
 signal is sampled where the last segment attended.
+
+The equations are in `continuous`, their parameters in `continuous_layer`, and what waits to be written
+in `state`.
 """
 
 from collections.abc import Callable

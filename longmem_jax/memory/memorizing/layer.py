@@ -3,6 +3,9 @@
 Per lane and head the last `memory_size` keys and values are kept as they were computed. Every query
 reads the k nearest (normalised inner product), and a gate per head mixes that with local attention.
 A segment is read before it is written; a document starts with an empty memory.
+
+Local attention is in `normalized_attention`, attention to the nearest keys in `attention/entries`, their
+search in `layers/nearest`, and the large memory in `layers/ring`.
 """
 
 from collections.abc import Callable
