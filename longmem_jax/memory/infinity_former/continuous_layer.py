@@ -121,8 +121,8 @@ class ContinuousMemory(nn.Module):
         bias = self.gate_bias.astype(self.float32).reshape(1, 1, -1)
         return vectors * jax.nn.sigmoid(mixed + bias)
 
-    def first(self, vectors: jax.Array) -> jax.Array:
-        """Coefficients of the first `first_length` vectors: [batch, num_basis, d_model]."""
+    def fit_first(self, vectors: jax.Array) -> jax.Array:
+        """Coefficients of the first `first_length` vectors (Eq. 5): [batch, num_basis, d_model]."""
         return continuous.fit(self.first_matrix, self.gate(vectors))
 
     def update(

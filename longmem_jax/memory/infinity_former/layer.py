@@ -134,7 +134,7 @@ class InfinityFormer(nn.Module):
             empty = empty | (long.stored >= self.memory_threshold)
         needed = jnp.where(empty, self.first_length, self.per_write)
         ready = long.pending_count >= needed
-        first = self.memory.first(self._fitted(long.oldest(self.first_length)))
+        first = self.memory.fit_first(self._fitted(long.oldest(self.first_length)))
         places = self.memory.linear_places()
         if self.sticky != 'none':
             drawn = long.mass, long.writes, key, self.num_samples
