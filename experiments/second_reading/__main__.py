@@ -3,10 +3,10 @@
 python -m experiments.second_reading --output=DIR [--rows=infini,memorizing] [--seeds=5] \
     [--lengths=256,1024,4096,16384,65536] [-- --config.FIELD=VALUE ...]
 
-Trains `configs/second_reading.py:tiny` on pieces of at most 256 bytes with every memory and seed, and tests
-it on texts that were in no training, up to 64 kB. DIR/ROW/SEED.json has the bits per byte of the first
-copy, which are those of a memory reset between the copies, and of the second one; beside it stand the
-parameters. What is there is not done again, so the command can be stopped and repeated, and another
+Trains `configs/second_reading.py:tiny` on pieces of at most 256 bytes with every memory and seed, and
+tests it on texts that were in no training, up to 64 kB. DIR/ROW/SEED.json has the bits per byte of the
+first copy, which are those of a memory reset between the copies, and of the second one; beside it stand
+the parameters. What is there is not done again, so the command can be stopped and repeated, and another
 length or the table of everything is one more, short run. Every call writes DIR/second_reading.json, .md
 and .png.
 """
@@ -22,8 +22,8 @@ import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
 from experiments import provenance
-from experiments.seeds import add_seeds
 from experiments.second_reading import floors, report, rows
+from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from experiments.speed.bench import state_bytes
 from longmem_jax.data import load

@@ -102,5 +102,5 @@ def test_problems(tmp_path, task, words):
 
 def test_pieces_that_are_too_long_are_refused(tmp_path):
     corpus = load.load(config_of(tmp_path, lengths=(5000,)).data, 'test', Bytes())
-    with pytest.raises(UsageError, match='no piece of 5,000 bytes'):
+    with pytest.raises(UsageError, match='no piece of 5,000 bytes is in the test split'):
         corpus[0]

@@ -101,7 +101,7 @@ class SecondReading:
         return np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)
 
     def _piece(self, random: np.random.Generator, length: int) -> bytes:
-        """About `length` bytes from a random line of a text, and of the texts after it if it is short."""
+        """About `length` bytes from a random line of a text, and of texts after it if it is short."""
         first = int(random.integers(len(self._texts)))
         text = self._text(first)
         start = int(random.integers(max(len(text) - length, 0) + 1))
@@ -114,8 +114,8 @@ class SecondReading:
             piece += following[: length - len(piece)]
         if len(piece) < length:
             raise UsageError(
-                f'config.data.task.lengths: the {self._split} split has no piece of {length:,} bytes; use '
-                'shorter ones, or longer texts.'
+                f'config.data.task.lengths: no piece of {length:,} bytes is in the {self._split} split; '
+                'use shorter ones, or longer texts.'
             )
         return piece.decode('utf-8', 'ignore').encode()  # without a broken character at its ends
 
