@@ -31,7 +31,6 @@ from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import classifiers
-from longmem_jax.hosts.data.superglue import TASKS
 
 SMALL = classifiers.BERT_BASE | dict(
     vocab_size=2000, max_position_embeddings=128, hidden_size=64, num_hidden_layers=2,
@@ -63,6 +62,8 @@ def get_config(arg=''):
 
     def task(config, name):
         """One of the tasks."""
+        from longmem_jax.hosts.data.superglue import TASKS
+
         config.data.task.name = one_of('task', name, TASKS)
 
     def length(config, value):

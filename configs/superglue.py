@@ -23,7 +23,6 @@ from longmem_jax.config.recipes import given, use
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import grafting
-from longmem_jax.hosts.data.superglue import TASKS
 
 
 def get_config(arg=''):
@@ -65,6 +64,8 @@ def get_config(arg=''):
 
     def task(config, name):
         """One of the tasks."""
+        from longmem_jax.hosts.data.superglue import TASKS
+
         config.data.task.name = one_of('task', name, TASKS)
 
     def start(config, workdir):

@@ -65,7 +65,13 @@ SHORT = {
     'notebooks/ten_minutes': {'num_steps = 150': 'num_steps = 4'},
     # Few steps teach nothing, so the answers are not checked.
     'notebooks/own_model': {', 300), 1)': ', 50), 1)', '\nassert right': '\n# assert right'},
-    'notebooks/book': {'STEPS = 600': 'STEPS = 4', '\nassert right': '\n# assert right'},
+    'notebooks/book': {
+        'STEPS = 600': 'STEPS = 4',
+        '\nassert right': '\n# assert right',
+        "4000), ('validation', 64), ('test', 64)": "64), ('validation', 4), ('test', 4)",
+        'others=400': 'others=40',
+        'memory_size=4096': 'memory_size=1024',
+    },
 }
 SAID = (
     'These pages were built with `-t short`: the training below took few steps, so what it prints '

@@ -24,13 +24,14 @@ python -m experiments.compare --config=configs/recall.py --output=DIR --by_size=
 """
 
 import argparse
+import functools
 import json
 import math
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -242,11 +243,11 @@ def table(runs: dict[str, list[dict]]) -> str:
                 scale = 100 if name in TASK else 1
                 cells.append(markdown.span([scale * numbers[split][name] for numbers in seeds]))
         for name in spans:
-            values = _known(seeds, name)
-            cells.append(markdown.span([SPANS[name][1] * v for v in values]) if values else '-')
+            cells.append(_known(seeds, name, SPANS[name][1], markdown.span))
         for name in means:
-            values, (_, scale, shape) = _known(seeds, name), MEANS[name]
-            cells.append(format(scale * statistics.mean(values), shape) if values else '-')
+            _, scale, shape = MEANS[name]
+            mean = functools.partial(_mean, shape=shape)
+            cells.append(_known(seeds, name, scale, mean))
         for context in contexts:
             speeds = [numbers['tokens_per_s'][context] for numbers in seeds]
             cells.append(f'{statistics.mean(speeds):,.0f}')
@@ -254,9 +255,16 @@ def table(runs: dict[str, list[dict]]) -> str:
     return markdown.table(heads, lines)
 
 
-def _known(seeds: list[dict], name: str) -> list[float]:
-    """A number of all seeds that have it."""
-    return [numbers[name] for numbers in seeds if numbers.get(name) is not None]
+def _mean(values: list[float], shape: str) -> str:
+    return format(statistics.mean(values), shape)
+
+
+def _known(seeds: list[dict], name: str, scale: float, shown: Callable[[list[float]], str]) -> str:
+    """A number of the seeds that have it; says so if not all do, since those may be the better ones."""
+    values = [scale * numbers[name] for numbers in seeds if numbers.get(name) is not None]
+    if not values:
+        return '-'
+    return shown(values) + f', {len(values)} of {len(seeds)} seeds' * (len(values) < len(seeds))
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 
 def _names() -> list[str]:
-    from longmem_jax.standalone import NAMED
+    from longmem_jax.standalone import class_names
 
-    return sorted([*NAMED, 'Layer', 'load', 'make_layer', 'register'])
+    return sorted({*class_names(), 'Layer', 'load', 'make_layer', 'register'})
 
 
 def __getattr__(name: str) -> Any:
@@ -30,8 +30,10 @@ def __getattr__(name: str) -> Any:
     # `from longmem_jax import MODULE` asks here too, before it imports the module.
     if name == 'make_layer' or name[:1].isupper():
         module = importlib.import_module('longmem_jax.standalone')
-        if name in _names():
-            return module.NAMED[name] if name in module.NAMED else getattr(module, name)
+        if name in ('Layer', 'make_layer'):
+            return getattr(module, name)
+        if (memory := module.class_names().get(name)) is not None:
+            return module.by_name(memory)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

@@ -27,6 +27,8 @@ GROUPS = {
 }
 PREFIX = 'longmem_jax.'
 _registered: dict[str, dict[str, Any]] = {kind: {} for kind in GROUPS}
+_registries: dict[str, 'Registry[Any]'] = {}  # by kind, those that are imported
+NEEDED = 'must be letters, digits and _, such as gated_delta'
 _said: set[str] = set()  # lines about wrong packages that were printed
 
 
@@ -42,15 +44,23 @@ def register(kind: str, name: str, value: Any) -> None:
       value: the object, or 'module:object', which is imported when it is first used.
 
     Raises:
-      UsageError: an unknown kind, a name that is no identifier, or one that is taken.
+      UsageError: an unknown kind, a name that is no identifier or is taken, or an object of another
+        type or name.
     """
     if kind not in GROUPS:
         raise UsageError(unknown('kind', kind, GROUPS))
-    if not name.isidentifier():
-        raise UsageError(f'name = {name!r}: must be letters, digits and _, such as gated_delta')
-    known = _registered[kind].get(name)
+    if not _is_name(name):
+        raise UsageError(f'name = {name!r}: {NEEDED}')
+    known, registry = _registered[kind].get(name), _registries.get(kind)
     if known is not None and known != value:
-        raise UsageError(f'{kind} {name!r}: is registered already; choose another name')
+        raise UsageError(
+            f'{kind} {name!r}: is registered already, and compiled programs may have the first object; '
+            'choose another name, or start a new process'
+        )
+    if registry is not None and not isinstance(value, str):
+        registry.checked(name, value)
+    if registry is not None and known is None and name in registry:
+        raise UsageError(_taken(kind, name))
     _registered[kind][name] = value
     _names.cache_clear()
 
@@ -59,6 +69,14 @@ def unregister(kind: str, name: str) -> None:
     """Takes a name away that `register` has added."""
     del _registered[kind][name]
     _names.cache_clear()
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name.isidentifier()
+
+
+def _taken(kind: str, name: str) -> str:
+    return f'{kind} {name!r}: there is one of that name; choose another name'
 
 
 def load(target: str) -> Any:
@@ -85,17 +103,26 @@ def _entry_points() -> dict[str, tuple[Point, ...]]:
     """Entry points of all installed packages by group; those of this library first."""
     found: dict[str, dict[str, Point]] = {}
     for package in importlib.metadata.distributions():
-        if f'[{PREFIX}' not in (package.read_text('entry_points.txt') or ''):
+        try:
+            if f'[{PREFIX}' not in (package.read_text('entry_points.txt') or ''):
+                continue
+            owner, version = package.metadata['Name'].replace('_', '-'), package.version
+            points = [point for point in package.entry_points if point.group.startswith(PREFIX)]
+        except Exception as error:  # of a file that is missing or damaged
+            where = getattr(package, '_path', package.locate_file(''))
+            _say_once(
+                f'Left out: a package whose metadata cannot be read ({where}: {type(error).__name__}: '
+                f'{error}); install it again, or delete this folder.'
+            )
             continue
-        owner = package.metadata['Name'].replace('_', '-')
-        for point in package.entry_points:
-            if point.group.startswith(PREFIX):
-                # The same package may be found twice, in the checkout and where it is installed.
-                found.setdefault(point.group, {}).setdefault(
-                    f'{owner} {point.name}', Point(point.name, point.value, owner, package.version)
-                )
+        for point in points:
+            # The same package may be found twice, in the checkout and where it is installed.
+            found.setdefault(point.group, {}).setdefault(
+                f'{owner} {point.name}', Point(point.name, point.value, owner, version)
+            )
+    # Of two packages with one name the same one counts on every machine.
     return {
-        group: tuple(sorted(points.values(), key=lambda point: point.package != OWN))
+        group: tuple(sorted(points.values(), key=lambda point: (point.package != OWN, point)))
         for group, points in found.items()
     }
 
@@ -111,17 +138,30 @@ def require_installed() -> None:
 
 
 def foreign() -> dict[str, str]:
-    """Names of other packages, each with package and version; those of `register` with ''."""
-    found = {(kind, name): '' for kind, names in _registered.items() for name in names}
+    """Names of other packages, each with package and version; those of `register` with ''.
+
+    Without names that are left out, as there is one of that name.
+    """
+    found: dict[str, str] = {}
     for kind, group in GROUPS.items():
-        for point in _entry_points().get(group, ()):
-            if point.package != OWN:
-                found[kind, point.name] = f'{point.package} {point.version}'
+        points, registered = _entry_points().get(group, ()), _registered[kind]
+        targets = dict[str, Any]({point.name: point for point in points}) | registered
+        if targets and kind in _registries:
+            targets = _names(_registries[kind])
+        for name, target in targets.items():
+            if isinstance(target, Point) and target.package != OWN:
+                found[name] = f'{target.package} {target.version}'
+            elif name in registered:
+                found[name] = ''
+    ours: set[str] = set()
     brought: dict[str, str] = {}
-    for (kind, name), package in found.items():
-        if kind == 'subject' and (subject := dict(SUBJECTS.items()).get(name)) is not None:
-            brought |= dict.fromkeys((*subject.sections, *subject.kinds, *subject.sources), package)
-    return {name: package for (_, name), package in found.items()} | brought
+    for name, subject in SUBJECTS.items():  # ours first
+        names = {*subject.sections, *subject.kinds, *subject.sources} - ours - {*brought}
+        if name in found:
+            brought |= dict.fromkeys(names, found[name])
+        else:
+            ours |= names
+    return found | brought
 
 
 class Registry(Mapping[str, T]):
@@ -147,9 +187,11 @@ class Registry(Mapping[str, T]):
           kind: one of `GROUPS`; '' = packages add nothing here.
           brought: the field of `subject.Subject` by which subjects add names; '' = none.
         """
-        self._word, self._of, self._own = word, of, dict(own)
+        self.own, self._word, self._of = dict(own), word, of
         self._kind, self._brought = kind, brought
         self._loaded: dict[str, tuple[Any, T]] = {}
+        if kind:
+            _registries[kind] = self
 
     # Two registries are the same if they are one object; a `Mapping` would load all to compare them.
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -164,11 +206,11 @@ class Registry(Mapping[str, T]):
             raise UsageError(unknown(self._word, name, sorted(targets)))
         target, known = targets[name], self._loaded.get(name)
         if known is None or known[0] is not target:
-            known = target, self._checked(name, self._load(name, target))
+            known = target, self.checked(name, self._load(name, target))
             self._loaded[name] = known
         return known[1]
 
-    def _checked(self, name: str, value: Any) -> T:
+    def checked(self, name: str, value: Any) -> T:
         """`value`; raises `UsageError` unless it is an object of this kind with that name."""
         if not isinstance(value, self._of):
             raise UsageError(
@@ -181,18 +223,21 @@ class Registry(Mapping[str, T]):
         return value
 
     def _load(self, name: str, target: Any) -> Any:
-        if isinstance(target, str):
-            return load(target)
-        if not isinstance(target, Point):
+        if not isinstance(target, (str, Point)):
             return target
+        value = target if isinstance(target, str) else target.value
         try:
-            return load(target.value)
-        except Exception as error:
-            if target.package == OWN:
+            return load(value)
+        except (Exception, SystemExit) as error:
+            by_signal = isinstance(error, SystemExit) and type(error) is not SystemExit
+            if value.startswith(PREFIX) or by_signal:
                 raise
+            what, advice = 'it', "correct the name 'module:object' or the module"
+            if isinstance(target, Point):
+                what, advice = f'the package {target.package}', 'update or uninstall it'
             raise UsageError(
-                f'{self._word} {name!r}: the package {target.package} cannot be loaded '
-                f'({target.value}: {type(error).__name__}: {error}); update or uninstall it'
+                f'{self._word} {name!r}: {what} cannot be loaded '
+                f'({value}: {type(error).__name__}: {error}); {advice}'
             ) from error
 
     def __iter__(self) -> Iterator[str]:
@@ -239,21 +284,24 @@ class Part(Registry[T]):
 @functools.cache
 def _names(registry: Registry[Any]) -> dict[str, Any]:
     """The names of a registry: its own, of subjects, of `register`, of packages; the first counts."""
-    found = dict(registry._own)
+    found = dict(registry.own)
     if registry._brought:
         for subject in SUBJECTS.values():
             found = found | {
                 k: v for k, v in dict(getattr(subject, registry._brought)).items() if k not in found
             }
-    added = list(_registered[registry._kind].items()) if registry._kind else []
-    points = _entry_points().get(GROUPS[registry._kind], ()) if registry._kind else ()
-    for name, target in [*added, *((point.name, point) for point in points)]:
-        if name in found:
-            owner = target.package if isinstance(target, Point) else 'register'
-            _say_once(
-                f'Left out: {registry._word} {name!r} of {owner}, as there is one of that name.'
-            )
+    if not registry._kind:
+        return found
+    for point in _entry_points().get(GROUPS[registry._kind], ()):
+        problem = 'there is one of that name' if point.name in found else NEEDED
+        if point.name in found or not _is_name(point.name):
+            _say_once(f'Left out: {registry._word} {point.name!r} of {point.package}: {problem}.')
             continue
+        found[point.name] = point
+    for name, target in list(_registered[registry._kind].items()):
+        if name in found:  # `register` came before this registry
+            del _registered[registry._kind][name]
+            raise UsageError(_taken(registry._kind, name))
         found[name] = target
     return found
 

@@ -347,4 +347,15 @@ def named(entry: Entry) -> Callable[..., Layer]:
     return make
 
 
-NAMED = {entry.layer.module.__name__: named(entry) for entry in LAYERS.values()}
+def class_names() -> dict[str, str]:
+    """Name of the class to name of the memory; of two classes with one name ours counts."""
+    found: dict[str, str] = {}
+    for name, entry in LAYERS.items():  # ours first
+        found.setdefault(entry.layer.module.__name__, name)
+    return found
+
+
+@functools.cache
+def by_name(memory: str) -> Callable[..., Layer]:
+    """`named` for a name of the registry, always the same function."""
+    return named(LAYERS[memory])

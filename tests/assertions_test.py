@@ -37,6 +37,8 @@ def test_leaves_are_named_and_nan_is_a_difference():
     with pytest.raises(AssertionError, match=r"state changed \(\['count'\]\) at row 1: 1 of 2"):
         wanted = dict(hidden=ZEROS, count=np.ones(2))
         assert_equal(found, wanted, 'state changed', 'Select.', axes=('row',))
+    with pytest.raises(AssertionError, match='log of 0.*where state changed .*row 1'):
+        assert_equal(found, found, 'state changed', 'Select.', axes=('row',))
     with pytest.raises(AssertionError, match=r"not finite: \['count'\].\nGuard."):
         assert_finite(found, 'gradients are not finite', 'Guard.')
     with pytest.raises(AssertionError, match=r'int64\[2\], not a leaf'):
@@ -47,6 +49,8 @@ def test_leaves_are_named_and_nan_is_a_difference():
 def test_what_must_differ_is_said():
     with pytest.raises(AssertionError, match='nothing is read: the largest difference is 0'):
         assert_differs(ZEROS, ZEROS, 'nothing is read', 'Read.')
+    with pytest.raises(AssertionError, match='log of 0.*instead of: nothing is read'):
+        assert_differs(ZEROS, ZEROS + np.nan, 'nothing is read', 'Read.')
 
 
 def test_loops_that_wait_on_data_are_found_wherever_they_are():

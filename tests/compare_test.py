@@ -65,6 +65,13 @@ def test_translations_have_bleu():
     assert len(rows[0]) == len(rows[1])
 
 
+def test_a_mean_without_some_seeds_says_so():
+    rows = cells(compare.table({'one': [numbers(0, bleu=17.0), numbers(1, bleu=None)]}))
+    assert rows[1][rows[0].index('BLEU')] == '17.000, 1 of 2 seeds'
+    rows = cells(compare.table({'one': [numbers(0), numbers(1, memory_size=None)]}))
+    assert rows[1][rows[0].index('memory size')] == '5, 1 of 2 seeds'
+
+
 def ran(folder, results, lines):
     """The numbers of a finished run with these results and metrics."""
     folder.mkdir(parents=True)

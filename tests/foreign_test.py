@@ -1,6 +1,8 @@
 """A package of somebody else: its memory and its task are used as ours are, without a change here."""
 
+import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,11 +12,16 @@ from pathlib import Path
 import pytest
 
 import longmem_jax
-from longmem_jax import registry
+from longmem_jax import registry, standalone
+from longmem_jax.commands import modes
 from longmem_jax.config.base import base
+from longmem_jax.config.checks import require_runnable
 from longmem_jax.config.saved import restored
+from longmem_jax.config.sections import sections
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.standalone import class_names
 from tests import forks
 from tests.processes import environment
 from tests.wheel_test import BUILD
@@ -167,6 +174,147 @@ def test_a_name_is_registered_once_and_unknown_ones_are_suggested(monkeypatch):
             TASKS['wrong']
     finally:
         registry._names.cache_clear()
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A function that installs packages, `name=(metadata, entry points, code)`, for this process."""
+
+    def clear():
+        for cached in (registry._entry_points, registry._names, standalone.by_name):
+            cached.cache_clear()
+
+    def install(**packages):
+        for name, (metadata, points, code) in packages.items():
+            about = tmp_path / f'{name}-1.0.dist-info'
+            about.mkdir()
+            (about / 'METADATA').write_text(metadata or f'Name: {name}\nVersion: 1.0\n')
+            (about / 'entry_points.txt').write_text(points)
+            (tmp_path / f'{name}.py').write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+        clear()
+
+    known = {*sys.modules}
+    monkeypatch.setattr(registry, '_registered', {kind: {} for kind in registry.GROUPS})
+    monkeypatch.setattr(registry, '_said', set())
+    yield install
+    monkeypatch.undo()
+    clear()
+    for name in {path.stem for path in tmp_path.glob('*.py')} & ({*sys.modules} - known):
+        del sys.modules[name]
+
+
+CODE = (SOURCE / 'longmem_theirs.py').read_text()
+
+
+def entry_of(code):
+    """The entry that a module defines."""
+    found = {'__name__': 'theirs'}
+    exec(code, found)
+    return found['ENTRY']
+
+
+def points(*names, module):
+    """Entry points of memories."""
+    return '\n'.join(
+        ['[longmem_jax.memories]', *(f'{name} = {module}:ENTRY' for name in names), '']
+    )
+
+
+def test_packages_with_wrong_metadata_or_names_are_left_out(site, capsys):
+    site(
+        nameless=('Version: 1.0\n', points('a', module='nameless'), ''),
+        damaged=('', '[longmem_jax.memories]\nwithout_a_value\n', ''),
+        dashed=('', points('their-window', module='dashed'), ''),
+        twin_a=('', points('theirs', module='twin_a'), CODE),
+        twin_b=('', points('theirs', module='twin_b'), ''),
+        leaving=('', points('leaving', module='leaving'), "raise SystemExit('bye')"),
+    )
+    assert LAYERS['theirs'].layer.module.__module__ == 'twin_a'  # on every machine
+    assert 'their-window' not in LAYERS and 'leaving' not in dict(LAYERS.items())
+    assert registry.foreign() == {'theirs': 'twin-a 1.0', 'leaving': 'leaving 1.0'}
+    said = capsys.readouterr().err
+    for line in (
+        r'metadata cannot be read [(].*nameless-1.0.dist-info: ',
+        r'metadata cannot be read [(].*damaged-1.0.dist-info: ',
+        "memory 'their-window' of dashed: must be letters",
+        "memory 'theirs' of twin-b: there is one of that name",
+        "memory 'leaving': the package leaving cannot be loaded .leaving:ENTRY: SystemExit: bye",
+    ):
+        assert re.search(line, said), (line, said)
+
+
+def test_a_name_of_ours_stays_ours(site):
+    """The memory, the class, the section, the option, and what a run says of its packages."""
+    code = CODE.replace('TheirWindow', 'InfiniAttention')
+    subject = """
+from longmem_jax.subject import Flag, Mode, Section, Subject
+SUBJECT = Subject('theirs', {'retrieval': Section('theirs:make', 'kind')}, (
+    Mode('theirs', 'theirs:run', (Flag('prompt', 3, 'a number', int),)),))
+"""
+    listed = points('linear', 'theirs', module='theirs')
+    ours = longmem_jax.InfiniAttention.__doc__, LAYERS['linear'], sections()['retrieval']
+    site(theirs=('', f'{listed}[longmem_jax.subjects]\ntheirs = theirs:SUBJECT\n', code + subject))
+    assert LAYERS['theirs'].layer.module.__name__ == 'InfiniAttention'
+    assert class_names()['InfiniAttention'] == 'infini'
+    found = longmem_jax.InfiniAttention.__doc__, LAYERS['linear'], sections()['retrieval']
+    assert found == ours
+    assert modes.all_flags()['prompt'] == modes.FLAGS['prompt']
+    assert registry.foreign() == {'theirs': 'theirs 1.0'}
+
+
+def test_a_run_does_not_take_the_memory_of_another_package(site):
+    site(theirs=('', points('theirs', module='theirs'), CODE))
+    stored = json.loads(json.dumps(base().to_dict())) | {'packages': {'theirs': 'theirs 0.9'}}
+    restored(stored, 'config.json')
+    stored['packages'] = {'theirs': 'another 1.0'}
+    with pytest.raises(
+        UsageError, match='another 1.0, and here it is of theirs 1.0: pip uninstall'
+    ):
+        restored(stored, 'config.json')
+
+
+def test_names_of_fields_are_refused(site):
+    code = f"""{CODE.replace("name='theirs'", "name='num_heads'")}
+from longmem_jax.subject import Section, Subject
+SUBJECT = Subject('theirs', {{'mesh': Section('theirs:make', 'kind')}})
+"""
+    listed = points('num_heads', module='theirs')
+    site(theirs=('', f'{listed}[longmem_jax.subjects]\ntheirs = theirs:SUBJECT\n', code))
+    with pytest.raises(UsageError) as error:
+        require_runnable(base(), 1)
+    for name in ("memory 'num_heads'", 'config.model.num_heads', "section 'mesh'", 'config.mesh'):
+        assert name in str(error.value)
+
+
+def test_what_is_registered_is_checked_and_used_at_once(site):
+    site()
+    entry = entry_of(CODE)
+    for name, value, message in (
+        ('linear', dataclasses.replace(entry, name='linear'), 'there is one of that name'),
+        ('copied', TASKS['copy'], 'must be of the type longmem_jax.contract.Entry, not Task'),
+        ('another', entry, "its name is 'theirs'; use one name"),
+        (None, entry, 'must be letters'),
+    ):
+        with pytest.raises(UsageError, match=message):
+            longmem_jax.register('memory', name, value)
+    longmem_jax.register('memory', 'nowhere', 'not_there:ENTRY')
+    assert 'nowhere' not in dict(LAYERS.items())
+    with pytest.raises(UsageError, match="'nowhere': it cannot be loaded .*not_there.*correct"):
+        LAYERS['nowhere']
+    longmem_jax.register('memory', 'theirs', entry)
+    assert 'TheirWindow' in dir(longmem_jax)
+    assert longmem_jax.TheirWindow is longmem_jax.TheirWindow
+    with pytest.raises(UsageError, match='registered already.*start a new process'):
+        longmem_jax.register('memory', 'theirs', dataclasses.replace(entry, toy={'a': 1}))
+
+
+def test_a_registry_refuses_what_was_registered_before_it(site):
+    registry._registered['memory']['linear'] = entry_of(CODE)
+    site()
+    with pytest.raises(UsageError, match="'linear': there is one of that name"):
+        LAYERS['full']
+    assert 'linear' in LAYERS and registry.foreign() == {}
 
 
 def test_entry_points_are_found_through_the_backport():

@@ -27,12 +27,19 @@ SERVER = """
 import json, os, runpy, sys, traceback
 import jax, matplotlib.backends.backend_agg
 from longmem_jax import stopping
-from longmem_jax.commands import compile, entry, evaluate, floors, generate, listing, train, translate
+from longmem_jax.agents import model, settings
+from longmem_jax.commands import compile, entry, evaluate, floors, generate, listing
+from longmem_jax.commands import train, translate
+from longmem_jax.config import base, overrides, sections
+from longmem_jax.data.sets import passkey
+from longmem_jax.hosts import classifier
 from longmem_jax.hosts.commands import export
+from longmem_jax.hosts.data import class_sets, cmu_dog, superglue_pairs
 from longmem_jax.microscope import inspect
 from longmem_jax.generation import text
 from longmem_jax.retrieval import build_datastore, spalm
 
+base.base(*sections.sections())  # imports the sections of all subjects
 answers = os.fdopen(os.dup(1), 'w')
 os.dup2(2, 1)
 for line in sys.stdin:
@@ -46,6 +53,8 @@ for line in sys.stdin:
             stopping.listen(command=True)  # as `python -m` does at its start
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
             os.dup2(os.open(error, os.O_WRONLY | os.O_CREAT) if error else 1, 2)
+            # The server's streams were made for other files, such as ones that can be sought.
+            sys.stdout, sys.stderr = open(1, 'w', closefd=False), open(2, 'w', closefd=False)
             os.environ.update(variables)
             jax.config.update('jax_compilation_cache_dir', cache)  # was read with the import
             sys.argv, code = [module, *arguments], 1

@@ -27,7 +27,8 @@ def test_ends_when_enough_is_right_and_repeats_nothing(tmp_path, monkeypatch, ca
     call(monkeypatch, *arguments)
     assert 'local, seed 0: 2 steps' in capsys.readouterr().out
     found = report.read(tmp_path / 'local/0')
-    assert found.decided and sorted(found.rows) == [16, 40] and len(found.rows[16]) == 6
+    assert found.decided and sorted(found.rows) == [16, 40] and len(found.rows[16]) == 7
+    assert found.rows[40]['run']['seeds'] == [0]
     assert (tmp_path / 'recall.png').exists()
 
     call(monkeypatch, *arguments)

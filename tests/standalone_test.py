@@ -17,8 +17,8 @@ import longmem_jax
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.nnx import wrap
-from longmem_jax.standalone import NAMED
-from tests.toys import OWN_CODE
+from longmem_jax.standalone import class_names
+from tests.toys import OWN_CODE, drawn
 
 WIDTH, LENGTH, BATCH = 16, 4, 2
 
@@ -39,7 +39,8 @@ def inputs(segments=3, seed=0):
 def initialised(name):
     """The layer of `small`, and its parameters."""
     layer = small(name)
-    return layer, jax.jit(layer.init)(jax.random.key(1), inputs()[0], layer.start(BATCH))
+    x, state = inputs()[0], layer.start(BATCH)
+    return layer, drawn(lambda: layer.init(jax.random.key(1), x, state))
 
 
 @pytest.mark.slow
@@ -101,13 +102,14 @@ def test_padding_and_starts_are_the_layers_own_matter(name):
 @pytest.mark.parametrize('name', OWN_CODE)
 def test_every_layer_asks_for_the_key_of_its_dropout(name):
     """Whether it is drawn shows without compiling; the next test runs it."""
-    (_, params), x = initialised(name), inputs()[0]
-    layer = small(name, dropout=0.5)
-    state, key = layer.start(BATCH), jax.random.key(2)
+    layer, x = small(name, dropout=0.5), np.zeros((BATCH, LENGTH, WIDTH), np.float32)
+    state, key = jax.eval_shape(lambda: layer.start(BATCH)), jax.random.key(2)
+    params = jax.eval_shape(layer.init, key, x, state)
 
     def read(rngs, train):
+        rngs |= {'memory': key}
         return jax.eval_shape(
-            lambda: layer.apply(params, x, state, train=train, rngs={'memory': key} | rngs)
+            lambda *given: layer.apply(*given, train=train, rngs=rngs), params, x, state
         )
 
     read({'dropout': key}, True)
@@ -229,11 +231,11 @@ def test_training_draws_dropout():
 
 def test_names_are_all_and_documented():
     others = {'Layer', 'load', 'make_layer', 'register'}
-    assert {*NAMED} | others == {*longmem_jax.__all__} < {*dir(longmem_jax)}
+    assert {*class_names()} | others == {*longmem_jax.__all__} < {*dir(longmem_jax)}
     found = {}
     exec('from longmem_jax import *', found)
-    assert {*NAMED} < {*found}
-    for name in NAMED:
+    assert {*class_names()} < {*found}
+    for name in class_names():
         make = getattr(longmem_jax, name)
         parameters = inspect.signature(make).parameters
         assert {'d_model', 'num_heads', 'segment_length', 'dtype', 'dropout'} <= set(parameters)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def stopped(task: type, line: int) -> Iterator[None]:
-    """Within the block, a run of a `training.task.Task` gets SIGTERM at a line of metrics, from 1."""
+    """Within the block, a run of a `training.job.Job` gets SIGTERM at a line of metrics, from 1."""
     plain, told = task.in_short, []
 
     def in_short(self, metrics):

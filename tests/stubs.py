@@ -2,6 +2,7 @@
 
 Names of the package are looked up when they are first used, which no type checker and no editor can
 follow. The file has the signature of every layer, with its fields, their types and the paper's values.
+What all layers have alike is there once.
 """
 
 import collections.abc
@@ -21,6 +22,8 @@ FILE = Path(standalone.__file__).with_name('__init__.pyi')
 HEAD = '''\
 """Types of the public names. Written by `python -m tests.stubs`; do not edit."""
 
+from typing import TypedDict, Unpack
+
 from jax.typing import DTypeLike
 
 from longmem_jax.commands.load import load as load
@@ -29,6 +32,11 @@ from longmem_jax.standalone import Layer as Layer
 from longmem_jax.standalone import make_layer as make_layer
 
 __version__: str
+'''
+REQUIRED = inspect.Parameter.empty
+SETTINGS = '''\
+class Settings(TypedDict, total=False):
+    """What every layer takes; a comment has the value of a setting that is not given."""
 '''
 # Sizes that are worked out from others where they are not given.
 OPTIONAL = ('head_dim', 'd_feed_forward')
@@ -62,26 +70,40 @@ def types_of(entry: Any) -> dict[str, str]:
     return found | {field.name: text_of(field.type) for field in own}
 
 
-def signature(name: str, entry: Any) -> str:
-    """The code of a layer's signature."""
-    made, kinds = standalone.NAMED[name], types_of(entry)
-    lines = []
-    for argument in inspect.signature(made).parameters.values():
-        kind = kinds[argument.name]
-        if argument.default is inspect.Parameter.empty:
-            lines.append(f'    {argument.name}: {kind},')
-        else:
-            lines.append(f'    {argument.name}: {kind} = {argument.default!r},')
-    first = (made.__doc__ or '').strip().partition('\n')[0]
-    body = '\n'.join(['    *,', *lines])
+def arguments(name: str, entry: Any) -> dict[str, tuple[str, Any]]:
+    """Type and default of every argument of a layer, by name; `REQUIRED` has no default."""
+    kinds = types_of(entry)
+    parameters = inspect.signature(standalone.by_name(entry.name)).parameters.values()
+    return {each.name: (kinds[each.name], each.default) for each in parameters}
+
+
+def signature(name: str, entry: Any, own: dict[str, tuple[str, Any]]) -> str:
+    """The code of a layer's signature, with its `own` arguments."""
+    lines = [
+        f'    {argument}: {kind}' + ('' if default is REQUIRED else f' = {default!r}') + ','
+        for argument, (kind, default) in own.items()
+    ]
+    first = (standalone.by_name(entry.name).__doc__ or '').strip().partition('\n')[0]
+    body = '\n'.join(['    *,', *lines, '    **settings: Unpack[Settings],'])
     return f'def {name}(\n{body}\n) -> Layer:\n    """{first}"""\n'
 
 
 def stubs() -> str:
     """The file."""
     entries = {entry.layer.module.__name__: entry for entry in LAYERS.values()}
-    parts = [signature(name, entries[name]) for name in sorted(entries)]
-    return '\n'.join([HEAD, *parts])
+    made = {name: arguments(name, entries[name]) for name in sorted(entries)}
+    first = next(iter(made.values()))
+    common = {
+        name: said
+        for name, said in first.items()
+        if said[1] is not REQUIRED and all(other.get(name) == said for other in made.values())
+    }
+    fields = [f'    {name}: {kind}  # {default!r}' for name, (kind, default) in common.items()]
+    parts = [HEAD, '\n'.join([SETTINGS, *fields, ''])]
+    for name, found in made.items():
+        own = {argument: said for argument, said in found.items() if argument not in common}
+        parts.append(signature(name, entries[name], own))
+    return '\n'.join(parts)
 
 
 if __name__ == '__main__':

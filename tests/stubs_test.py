@@ -44,6 +44,7 @@ def test_a_misspelled_field_is_found_by_a_type_checker(tmp_path):
     assert 'Success' in check(GOOD)
     found = check(GOOD.replace('segment_length', 'segmnt_length'))
     assert 'Unexpected keyword argument "segmnt_length"' in found
+    assert 'keyword argument "num_kv_hads"' in check(GOOD.replace('num_kv_heads', 'num_kv_hads'))
     assert 'incompatible type "str"' in check(GOOD.replace('d_model=8', "d_model='8'"))
     assert '"Aux" has no attribute "loss"' in check(GOOD.replace('aux.losses', 'aux.loss'))
     made = check('import longmem_jax\nreveal_type(longmem_jax.InfiniAttention)')

@@ -11,7 +11,7 @@ from longmem_jax.config.reach import carries_vectors
 from longmem_jax.config.recipes import recipes
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
-from longmem_jax.models.parameters import initial_parameters
+from longmem_jax.models.parameters import abstract_parameters
 
 BASELINE = 'local'  # no memory; the other rows get its number of parameters
 POSITION = 'rotary'
@@ -57,7 +57,7 @@ def variants(name: str, size: str, task: str) -> str:
 def num_parameters(config: Any) -> int:
     """Parameters of a configuration's model, which is not made."""
     model = make_model(config.model, config.train.segment_length)
-    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    shapes = abstract_parameters(model)
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 

@@ -14,7 +14,7 @@ from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.agents.learning import AgentState
 from longmem_jax.devices import sharding
 from longmem_jax.models.kinds import make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import abstract_parameters, unbox
 from longmem_jax.training.checkpoint import FORMAT
 from longmem_jax.training.identity import model_of
 from longmem_jax.training.optimizer import make_optimizer, make_schedule
@@ -40,7 +40,7 @@ class Built:
     @functools.cached_property
     def optimizer(self) -> Any:
         """The optax transformation, for as many updates as the run has."""
-        shapes = unbox(jax.eval_shape(lambda: initial_parameters(self.model, jax.random.key(0))))
+        shapes = unbox(abstract_parameters(self.model))
         return make_optimizer(self.config.optimizer, self._updates, shapes)
 
     @property
@@ -60,8 +60,7 @@ class Built:
     def abstract_state(self) -> AgentState:
         """Shapes, dtypes and shardings of the state: parameters by axes, lanes by lanes."""
         mesh, abstract = self.mesh, jax.eval_shape(self.make_state)
-        boxed = jax.eval_shape(lambda: initial_parameters(self.model, jax.random.key(0)))
-        params = sharding.parameter_shardings(mesh, boxed)
+        params = sharding.parameter_shardings(mesh, abstract_parameters(self.model))
         optimizer = sharding.like_parameters(abstract.optimizer, abstract.params, params, mesh)
         by_lanes = jax.tree.map(lambda _: sharding.lanes_sharding(mesh), abstract.lanes)
         memory = sharding.memory_shardings(mesh, abstract.lanes.memory)

@@ -4,7 +4,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from longmem_jax.config.checks import prng_problems
+from longmem_jax.devices.generators import prng_problems
 
 
 def section(config: Any) -> None:

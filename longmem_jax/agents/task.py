@@ -18,7 +18,7 @@ from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.reporting.figures import save
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import METRICS, Writer
-from longmem_jax.training.task import Plan, Step
+from longmem_jax.training.job import Plan, Step
 
 EVALUATED = 3  # folded into the key of the run for episodes that nothing is learned from
 
@@ -29,7 +29,7 @@ def test_key(seed: int, step: int) -> jax.Array:
 
 
 class AgentTask:
-    """See `training.task.Task`.
+    """See `training.job.Job`.
 
     Attributes:
       plan: the schedule.

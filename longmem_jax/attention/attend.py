@@ -14,7 +14,7 @@ from longmem_jax.attention import fused_rules, weight_dropout
 from longmem_jax.attention.rules import NEVER, Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
-from longmem_jax.kernels.attention_products import mix
+from longmem_jax.kernels.attention_products import mix, weights_of
 
 INSPECTED = 'intermediates'  # the collection that holds a `Look` per attention while it is mutable
 
@@ -79,6 +79,31 @@ def attend_in(
         weights = jnp.where(seen, weights, jnp.zeros_like(weights))
         record(module, Look(weights, values, out, parts=parts))
     return out
+
+
+def mix_in(
+    module: nn.Module,
+    scores: jax.Array,
+    values: jax.Array,
+    seen: jax.Array,
+    *,
+    train: bool,
+    parts: tuple[tuple[str, int], ...],
+) -> jax.Array:
+    """Values mixed by the softmax of given scores: with the dropout of a module, open to inspection.
+
+    Args:
+      module: bound, with `settings`.
+      scores: [batch, heads, queries, keys]; `seen`: bool, of the same shape or broadcast to it.
+      values: [batch, heads, keys, head_dim].
+      train: turns dropout on.
+      parts: see `Look`.
+    """
+    dropout = weight_dropout.draw(module, train)
+    if is_inspected(module):
+        out = mix(scores, values, seen, None, None)
+        record(module, Look(weights_of(scores, seen, None), values, out, parts=parts))
+    return mix(scores, values, seen, None, None if dropout is None else dropout.factor(scores))
 
 
 def attend(

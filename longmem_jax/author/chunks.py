@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from longmem_jax.author.returned import require_new_state
 from longmem_jax.segment import select_lanes
 
 State = Any
@@ -116,7 +117,7 @@ def read_tokens(
         is_token, starts = flags
         if starts is not None:
             state = select_lanes(starts, initial, state)
-        new, y = step(state, *token)
+        new, y = require_new_state('step', state, step(state, *token))
         return select_lanes(is_token, new, state), y
 
     def by_tokens(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
@@ -127,7 +128,8 @@ def read_tokens(
     def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
         n = flags[0].shape[0]
         assert chunked is not None
-        return chunked(state, sight(n, flags[1], jax.tree.leaves(state)[0].dtype), *tokens)
+        seen = sight(n, flags[1], jax.tree.leaves(state)[0].dtype)
+        return require_new_state('chunked', state, chunked(state, seen, *tokens))
 
     length, flags = valid.shape[1], (valid, start)
     if length == 1:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.author.fields import documented, problems
+from longmem_jax.author.fields import documented, problems, require_names
 from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.views import Seen, Series, View
 
@@ -38,7 +38,11 @@ def memory(
       toy: fields of a small layer, beyond `chunk`.
       variants: as in `contract.Entry`.
       **others: further attributes of `contract.LayerType`.
+
+    Raises:
+      UsageError: a field's `divides` or `share` is no setting of models.
     """
+    require_names(module)
     if 'Attributes:' not in (module.__doc__ or ''):
         module.__doc__ = documented(module)
 

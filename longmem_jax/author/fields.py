@@ -7,13 +7,15 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from longmem_jax.contract import Fields
+from longmem_jax.contract import Fields, ModelSettings
+from longmem_jax.errors import UsageError, unknown
 from longmem_jax.layers import initializers
 from longmem_jax.problems import above as must_be_above
 from longmem_jax.problems import at_least, one_of
 
 # Logical axis of a dimension by its name; other dimensions are not sharded.
 AXES = {'d_model': 'embed', 'heads': 'heads', 'kv_heads': 'kv_heads', 'head_dim': 'head_dim'}
+SIZES = ('d_model', 'heads', 'num_heads', 'kv_heads', 'head_dim')  # of the model, by name
 
 
 def field(
@@ -39,6 +41,16 @@ def field(
     """
     rules = dict(least=least, above=above, among=among, divides=divides, share=share)
     return dataclasses.field(default=default, metadata={'words': words, **rules})
+
+
+def require_names(layer: type) -> None:
+    """Raises `UsageError` if `divides` or `share` of a field name what models do not have."""
+    known = dict(share=SIZES, divides=[each.name for each in dataclasses.fields(ModelSettings)])
+    for declared in dataclasses.fields(layer):
+        for rule, allowed in known.items():
+            if (other := declared.metadata.get(rule)) and other not in allowed:
+                where = f'{layer.__name__}.{declared.name}'
+                raise UsageError(f'{where}: {unknown(rule, other, allowed)}')
 
 
 def problems(layer: type, fields: Fields, model: Any) -> list[str]:
@@ -79,7 +91,15 @@ class Param:
 
     def made(self, owner: nn.Module, name: str, sizes: Mapping[str, int], init: Any) -> Any:
         """The parameter of `owner`, float32 as all parameters."""
+        for dim in self.dims:
+            if isinstance(dim, str) and dim not in sizes:
+                what = unknown('dimension', dim, sorted(sizes))
+                raise UsageError(f'{type(owner).__name__}.{name}: {what}, and any number')
         shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in self.dims)
+        if min(shape, default=1) < 1:
+            raise UsageError(
+                f'{type(owner).__name__}.{name}: shape {shape}: sizes must be at least 1'
+            )
         axes = tuple(AXES.get(dim) if isinstance(dim, str) else None for dim in self.dims)
         boxed = initializers.with_axes(self.init or init, axes)
         return owner.param(name, boxed, shape, jnp.float32)

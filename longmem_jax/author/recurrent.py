@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from longmem_jax.author.chunks import read_tokens
 from longmem_jax.author.fields import Param, field
 from longmem_jax.author.lane import Lane
+from longmem_jax.author.returned import require_inputs, require_logged, require_output
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import HeadsIn, repeat_heads
@@ -161,7 +162,10 @@ class RecurrentMemory(nn.Module):
         lane, heads = Lane(before, count, start, tails, train, carried), self.heads()
         with _as_usual():
             given = self.inputs(x, lane)
-        valid = jnp.arange(x.shape[0], dtype=jnp.int32) < count
+        name, n = type(self).__name__, x.shape[0]
+        require_inputs(name, given, heads, n)
+        require_logged(name, lane.logged, n)
+        valid = jnp.arange(n, dtype=jnp.int32) < count
 
         def ready(leaf: jax.Array) -> jax.Array:
             leaf = repeat_heads(leaf[None], heads)[0].astype(self.float32)
@@ -173,7 +177,9 @@ class RecurrentMemory(nn.Module):
     def _output(self, x: jax.Array, y: Any, inputs: tuple[jax.Array, ...]) -> jax.Array:
         """`output` of one lane."""
         with _as_usual():
-            return self.output(x, y, *inputs).astype(self.settings.dtype)
+            out = self.output(x, y, *inputs)
+        require_output(type(self).__name__, out, x.shape)
+        return out.astype(self.settings.dtype)
 
     def _over_lanes(self, method: Callable[..., Any], *arrays: Any) -> Any:
         """A method of one lane for the whole batch; lanes have dropout of their own, the same draws."""

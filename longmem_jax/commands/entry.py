@@ -8,7 +8,9 @@ import contextlib
 import difflib
 import functools
 import importlib.metadata
+import io
 import itertools
+import os
 import re
 import select
 import sys
@@ -68,6 +70,7 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
     `--debug` also shows the traceback. Stopped by SIGTERM the process exits with 143, by Ctrl-C with
     130.
     """
+    _take_any_text()
     allocator.keep_pages()
     stopping.listen(command=True, importing=True)
     if define is not None:
@@ -118,6 +121,15 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
     # A console script is no module that has flags: those of the command are of `function`'s.
     module = '__main__' if function.__module__ == __name__ else function.__module__
     app.run(main, flags_parser=functools.partial(_parse, module=module))
+
+
+def _take_any_text() -> None:
+    """Texts of any language can be printed, to a terminal of any encoding and where output is closed."""
+    for name in ('stdout', 'stderr'):
+        if getattr(sys, name) is None:  # a file that is opened later must not get its descriptor
+            setattr(sys, name, open(os.devnull, 'w'))
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors='backslashreplace')
 
 
 def _is_reader_gone() -> bool:

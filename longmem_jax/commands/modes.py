@@ -67,8 +67,11 @@ def flags_of(mode: Mode) -> dict[str, Flag]:
 
 
 def all_flags() -> dict[str, Flag]:
-    """The options of all modes by name."""
-    return FLAGS | {name: flag for mode in modes() for name, flag in flags_of(mode).items()}
+    """The options of all modes by name; of two with one name ours counts, else the first."""
+    found = dict(FLAGS)
+    for mode in modes():
+        found = found | flags_of(mode) | found
+    return found
 
 
 def is_meant(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:

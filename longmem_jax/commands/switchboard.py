@@ -46,7 +46,13 @@ def _define_modes() -> None:
     names = list(dict.fromkeys(mode.name for mode in modes.modes()))
     flags.DEFINE_enum('mode', 'train', [*names, 'compile', 'list'], 'What to do.')
     for flag in modes.all_flags().values():
-        _define(flag)
+        try:
+            _define(flag)
+        except flags.DuplicateFlagError as error:
+            raise UsageError(
+                f'--{flag.name}: a subject of another package brings an option that every command has; '
+                'update or uninstall the package'
+            ) from error
 
 
 def _given() -> dict[str, Any]:

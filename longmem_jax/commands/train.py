@@ -28,8 +28,8 @@ from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
 from longmem_jax.training import runner
+from longmem_jax.training.job import Plan, Step
 from longmem_jax.training.step import TrainState
-from longmem_jax.training.task import Plan, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def train(
 
 
 class LanguageModelTask:
-    """Trains on documents split into lanes, segment after segment; see `training.task.Task`."""
+    """Trains on documents split into lanes, segment after segment; see `training.job.Job`."""
 
     def __init__(
         self,

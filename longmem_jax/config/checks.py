@@ -8,16 +8,18 @@ from typing import Any
 
 import ml_collections
 
+from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_problems, training_problems
+from longmem_jax.config.sections import sections
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
-from longmem_jax.devices.generators import PRNGS
+from longmem_jax.devices.generators import prng_problems
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.problems import above, at_least, at_most, between, require_none, under
-from longmem_jax.registry import brought
+from longmem_jax.registry import brought, foreign
 
 LARGEST_SEED = 2**32 - 1  # NumPy's are not negative, JAX's have 32 bits
 ABOVE_0 = {
@@ -40,6 +42,8 @@ WITH_MOMENTUM = ('sgd', 'nesterov')
 
 def find_problems(config: Any, num_devices: int) -> list[str]:
     """Every problem of a configuration on `num_devices` devices, one line each."""
+    if foreign() and (problems := _names()):
+        return problems
     problems = model_problems(config.model, config.train.segment_length)
     if not problems:  # it reads the fields, which must be sound
         problems = training_problems(config.model, config.train.segment_length)
@@ -78,6 +82,18 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
     except UsageError as error:
         problems.append(str(error))
     return problems
+
+
+def _names() -> list[str]:
+    """Names of other packages that are names of something else in every config."""
+    config = base()
+    fields = {*config.model, *KINDS} - {*LAYERS.own}
+    wrong = {f'memory {name!r}': f'config.model.{name}' for name in LAYERS if name in fields}
+    wrong |= {f'section {name!r}': f'config.{name}' for name in sections() if name in config}
+    return [
+        f'{what} of another package: configs have a {field}; rename it, or uninstall the package'
+        for what, field in wrong.items()
+    ]
 
 
 def require_runnable(config: Any, num_devices: int) -> None:
@@ -161,15 +177,6 @@ def _gradient(train: Any) -> list[str]:
         f'config.train.gradient_segments = {train.gradient_segments}: must be 0 (all) or at most '
         f'config.train.segments_per_step = {train.segments_per_step}'
     ]
-
-
-def prng_problems(config: Any, whom: str = '') -> list[str]:
-    """Problems of the generator of a step's draws; `whom` = '' of models that may have any."""
-    prng, allowed = config.train.prng, PRNGS[:1] if whom else PRNGS
-    if prng in allowed or whom and prng not in PRNGS:
-        return []
-    whom = f' for {whom}' if whom else ''
-    return [f'config.train.prng = {prng!r}: allowed{whom}: {", ".join(allowed)}']
 
 
 def _loss_weights(config: Any) -> list[str]:

@@ -23,7 +23,7 @@ def names_of(pattern: str) -> tuple[str, ...]:
     names: list[str] = []
     for part in pattern.split('+'):
         number, times, name = part.rpartition('*')
-        if not name or (times and not (number.isdigit() and 0 < int(number) <= 4096)):
+        if not name or (times and not (number.isdecimal() and 0 < int(number) <= 4096)):
             raise UsageError(
                 f'memory={pattern}: needed are names joined by +, each with a number of layers or '
                 'without, such as memory=3*linear+full.'
@@ -38,9 +38,16 @@ def join(pattern: Sequence[str], recipes: Mapping[str, Recipe], layers: int) -> 
     Of each recipe only the layers with its memory are used.
 
     Raises:
-      UsageError: two recipes want different values of one setting, or to stand around the blocks.
+      UsageError: two recipes want different values of one setting, or to stand around the blocks; or
+        the model has too few layers for a memory of the pattern.
     """
     chosen = tuple(itertools.islice(itertools.cycle(pattern), layers))
+    if missing := sorted({*pattern} - {*chosen}):
+        raise UsageError(
+            f'memory={"+".join(pattern)}: is a pattern of {len(pattern)} layers, and the model has '
+            f'{layers}, so {", ".join(missing)} would be in none; shorten the pattern, or use a config '
+            'with more layers.'
+        )
     stacks: dict[str, list[str]] = dict(attention=[], feed_forward=[], around=[])
     for name in chosen:
         recipe = recipes[name]

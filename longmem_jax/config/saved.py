@@ -71,17 +71,25 @@ def _packages(content: dict[str, Any]) -> dict[str, str]:
 
 
 def _require_packages(packages: Any, where: str) -> None:
-    """Raises `UsageError` if a package is missing that provides names of a configuration."""
+    """Raises `UsageError` unless the packages are there that provide names of a configuration."""
     if not isinstance(packages, dict) or not all(isinstance(p, str) for p in packages.values()):
         raise UsageError(f'{where}: {PACKAGES} = {shown(packages)}: must be names with packages.')
-    missing = {
-        name: package for name, package in packages.items() if name not in registry.foreign()
-    }
-    for name, package in missing.items():
-        advice = 'it was added by longmem_jax.register, which must be called first'
-        if package:
-            advice = f'it is of the package {package}: pip install {package.partition(" ")[0]}'
-        raise UsageError(f'{where}: uses {shown(name)}, which is not there; {advice}.')
+    here = registry.foreign()
+    for name, package in packages.items():
+        needed, found = (known.partition(' ')[0] for known in (package, here.get(name, '')))
+        if name not in here:
+            advice = f'it is of the package {package}: pip install {needed}'
+            if not needed:
+                advice = (
+                    'it was added by longmem_jax.register, which must be called first, for example in '
+                    'the file of --config='
+                )
+            raise UsageError(f'{where}: uses {shown(name)}, which is not there; {advice}.')
+        if needed and found and needed != found:
+            raise UsageError(
+                f'{where}: uses {shown(name)} of the package {package}, and here it is of {here[name]}: '
+                f'pip uninstall {found}, pip install {needed}.'
+            )
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -10,10 +10,11 @@ from longmem_jax.subject import Section
 
 
 def sections() -> dict[str, Section]:
-    """All sections that subjects bring, by name."""
-    return {
-        name: section for subject in SUBJECTS.values() for name, section in subject.sections.items()
-    }
+    """All sections that subjects bring, by name; of two with one name ours counts, else the first."""
+    found: dict[str, Section] = {}
+    for subject in SUBJECTS.values():
+        found = found | dict(subject.sections) | found
+    return found
 
 
 def add(config: Any, name: str) -> None:

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import tokenizers
 
 from longmem_jax.files import checksum
 from longmem_jax.untrusted.library import library_errors
+
+if TYPE_CHECKING:
+    import tokenizers
 
 KINDS = ('bytes', 'characters', 'words', 'bpe', 'wordpiece', 'tokenizers', 'sentencepiece')
 # The library needs about 170 bytes per character of one text.
@@ -138,7 +140,7 @@ class Words:
 class FromJson:
     """Any tokenizer of the `tokenizers` library."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, begin: str = ''):
+    def __init__(self, tokenizer: 'tokenizers.Tokenizer', begin: str = ''):
         """Takes a tokenizer that is loaded or trained, and turns its truncation and padding off.
 
         Args:

@@ -1,11 +1,22 @@
 """Generators of the random numbers that a training step draws: `config.train.prng`."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 # 'threefry' computes its numbers, at tens of operations each, and they are the same on every mesh.
 # 'rbg' asks the device: nearly free on TPUs, and other numbers on another mesh or kind of device.
 PRNGS = ('threefry', 'rbg')
+
+
+def prng_problems(config: Any, whom: str = '') -> list[str]:
+    """Problems of the generator of a step's draws; `whom` = '' of models that may have any."""
+    prng, allowed = config.train.prng, PRNGS[:1] if whom else PRNGS
+    if prng in allowed or whom and prng not in PRNGS:
+        return []
+    whom = f' for {whom}' if whom else ''
+    return [f'config.train.prng = {prng!r}: allowed{whom}: {", ".join(allowed)}']
 
 
 def step_key(key: jax.Array, prng: str) -> jax.Array:

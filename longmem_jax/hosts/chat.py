@@ -19,7 +19,8 @@ from longmem_jax.hosts.template_process import Job
 
 def run(job: Job) -> dict[str, Any]:
     """The answer to a job, from a process with its limits; see `hosts.template_process`."""
-    command = [sys.executable, '-m', template_process.__name__]
+    # By its file, which needs jinja2 alone, and without the current folder, which may have any module.
+    command = [sys.executable, '-P', template_process.__file__]
     try:
         # CPU time has a limit; a process that waits uses none.
         ended = subprocess.run(

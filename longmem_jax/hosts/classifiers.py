@@ -1,11 +1,13 @@
 """Classifiers on pretrained encoders: the model of a BERT folder, with memory tokens and a head."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longmem_jax.errors import UsageError
-from longmem_jax.hosts import grafting, hosts, model_fields
-from longmem_jax.hosts.data.class_sets import CLASS_SETS
+from longmem_jax.hosts import grafting, model_fields
+
+if TYPE_CHECKING:
+    from longmem_jax.hosts import hosts
 
 # BERT base, uncased, for an encoder of its shape that is trained from the start.
 BERT_BASE = dict(
@@ -14,7 +16,7 @@ BERT_BASE = dict(
 )  # fmt: skip
 
 
-def encoder_of(config: Any, source: str, needed: str) -> hosts.Host:
+def encoder_of(config: Any, source: str, needed: str) -> 'hosts.Host':
     """A pretrained encoder: a folder or a name on the hub, see `hosts.find`.
 
     A configuration begins with its parameters and reads with its tokenizer. `needed` says why a
@@ -23,6 +25,8 @@ def encoder_of(config: Any, source: str, needed: str) -> hosts.Host:
     Raises:
       UsageError: no such model, one that is no encoder, or one without its tokenizer.
     """
+    from longmem_jax.hosts import hosts  # imports readers of tensors
+
     host = hosts.find(source)
     if host.plain.kind != 'text_encoder':
         raise UsageError(f'path={source}: is a decoder ({host.attributes["model_type"]}); {needed}')
@@ -55,6 +59,8 @@ def use_encoder(
     Raises:
       UsageError: no such model, one that is no encoder, one without its tokenizer, or an unknown task.
     """
+    from longmem_jax.hosts.data.class_sets import CLASS_SETS  # readers of the files of data sets
+
     data, dtype, given = config.data, config.model.dtype, shape
     read = CLASS_SETS[data.source]
     problems = read.check(data.task)

@@ -15,7 +15,7 @@ from longmem_jax.config.hybrids import is_pattern
 from longmem_jax.config.recipes import Given, recipes, scale_of, section
 from longmem_jax.contract import Graft, Recipe
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.hosts import hosts, model_fields
+from longmem_jax.hosts import model_fields
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.stack import context_of, has_table
 
@@ -75,6 +75,8 @@ def use_host(
     if not source:
         config.model = model_fields.model_of(shape, 'shape', context)
     else:
+        from longmem_jax.hosts import hosts  # imports readers of tensors
+
         host = hosts.find(source, context)
         if host.plain.kind != 'language_model':
             raise UsageError(f'{source}: is not a decoder; a memory can be put into decoders only.')

@@ -36,7 +36,7 @@ from longmem_jax.hosts.tensor_files import TensorFiles, some
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS, make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.untrusted import json_file
 
 OWN = 'longmem.'  # begins the names of tensors that no family has: memories
@@ -188,8 +188,7 @@ def make(model: Any, segment_length: int) -> Any:
 
 def shapes(module: nn.Module) -> dict[str, jax.ShapeDtypeStruct]:
     """Path of every parameter to its shape."""
-    boxed = jax.eval_shape(lambda: initial_parameters(module, jax.random.key(0)))
-    return flax.traverse_util.flatten_dict(unbox(boxed), sep='/')
+    return flax.traverse_util.flatten_dict(unbox(abstract_parameters(module)), sep='/')
 
 
 def rows_of(family: Family, num_layers: int) -> list[tables.Row]:
@@ -224,10 +223,12 @@ def load(
       UsageError: the files lack tensors of the host, have others, or of other shapes.
     """
     mesh = sharding.make_mesh({'data': -1}) if mesh is None else mesh
-    boxed = jax.eval_shape(lambda: initial_parameters(module, jax.random.key(seed)))
-    places = flax.traverse_util.flatten_dict(sharding.parameter_shardings(mesh, boxed), sep='/')
+    shardings = sharding.parameter_shardings(mesh, abstract_parameters(module))
+    places = flax.traverse_util.flatten_dict(shardings, sep='/')
     wanted = shapes(module)
-    sources, ignored = _sources(host, wanted)
+    # Of equal length, so that a host as it was is traced once.
+    own = shapes(make(host.plain, getattr(module, 'segment_length', 1)))
+    sources, ignored = _sources(host, own, wanted)
     names = {source[0] for source in sources.values()}
     # Most of the time goes to turning the kernels around, which several threads can do.
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
@@ -256,10 +257,16 @@ Source = tuple[str, int, str, tuple[int, ...]]
 
 
 def _sources(
-    host: Host, wanted: Mapping[str, jax.ShapeDtypeStruct]
+    host: Host,
+    own: Mapping[str, jax.ShapeDtypeStruct],
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
 ) -> tuple[dict[str, Source], list[str]]:
-    """Where every parameter that the files have is, and the tensors that `wanted` has no use for."""
-    own = shapes(make(host.plain, 1))
+    """Where every parameter that the files have is, and the tensors that `wanted` has no use for.
+
+    Args:
+      own: parameters of the host as it was, without a memory.
+      wanted: parameters of the model to load.
+    """
     found: dict[str, Source] = {}
     known, missing, ignored, problems = set(), [], [], []
     for row in rows_of(host.family, host.plain.num_layers):

@@ -21,7 +21,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, say
 from longmem_jax.hosts.model_fields import differences
 from longmem_jax.lifelong import encoders, settings, stream
-from longmem_jax.lifelong.data.registry import LABELLED, Asked, Read, Wanted
+from longmem_jax.lifelong.data.labelled import LABELLED, Asked, Read, Wanted
 from longmem_jax.lifelong.data.texts import Texts
 from longmem_jax.lifelong.learner import Learner, LearnerState
 from longmem_jax.lifelong.methods.registry import METHODS

@@ -13,7 +13,7 @@ from absl import flags
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import encoders, pretrain, settings
-from longmem_jax.lifelong.data.registry import LABELLED
+from longmem_jax.lifelong.data.labelled import LABELLED
 
 
 def run(config: Any, folder: str, *, steps: int, batch: int) -> list[str]:

@@ -6,8 +6,7 @@ from typing import Any
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.hosts import model_fields
 from longmem_jax.hosts.classifiers import BERT_BASE, encoder_of
-from longmem_jax.lifelong import encoders
-from longmem_jax.lifelong.data.registry import LABELLED
+from longmem_jax.lifelong.data.labelled import LABELLED
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.problems import at_least, one_of, require_none, under
 
@@ -47,6 +46,8 @@ def use_encoder(
     Raises:
       UsageError: no such model, one that is no encoder, or one without its tokenizer.
     """
+    from longmem_jax.lifelong import encoders  # imports models
+
     given, dtype = shape, config.model.dtype
     if source:
         needed = 'lifelong learners read with an encoder (bert).'

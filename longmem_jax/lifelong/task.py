@@ -18,7 +18,7 @@ from longmem_jax.lifelong.rows import Rows
 from longmem_jax.reporting.figures import save
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
-from longmem_jax.training.task import Metrics, Plan, Step
+from longmem_jax.training.job import Metrics, Plan, Step
 
 AFTER = 'after_task'  # group of metrics
 
@@ -82,7 +82,7 @@ class Tests:
 
 
 class LifelongTask:
-    """See `training.task.Task`."""
+    """See `training.job.Job`."""
 
     def __init__(self, built: Built, workdir: Path, writer: Writer, progress: Progress):
         """Reads the data; compiles nothing yet."""

@@ -127,11 +127,7 @@ class InfiniAttention(nn.Module):
         settings = self.settings
         self.projections = Projections(settings)
         self.relation = RelativePosition(
-            settings=settings,
-            shared=None,
-            kind=self.position,
-            num_distances=settings.segment_length,
-            clamp_length=0,
+            settings, None, self.position, num_distances=settings.segment_length, clamp_length=0
         )
 
         def betas(

@@ -21,7 +21,7 @@ from longmem_jax.memory import (
 from longmem_jax.memory.adaptive_span import entry as adaptive_span
 from longmem_jax.memory.compressive import layer as compressive
 from longmem_jax.memory.expire_span import entry as expire_span
-from longmem_jax.memory.infinity_former import layer as infinity_former
+from longmem_jax.memory.infinity_former import entry as infinity_former
 from longmem_jax.memory.linear_attention import layer as linear_attention
 from longmem_jax.memory.memformer import layer as memformer
 from longmem_jax.memory.memorizing import entry as memorizing

@@ -18,20 +18,20 @@ NOTHING = 'nothing scored'
 def write_results(
     path: Path, step: int, params: Any, one_lane: Any, results: dict[str, Any]
 ) -> None:
-    """Writes sizes and results, with their protocols, as JSON.
+    """Writes sizes, results with their protocols, and the device, as JSON.
 
     `one_lane` is the memory of one lane, abstract or not; `results` are by name, a `Result` or any
     JSON value.
     """
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_lane)]
-    content = {
+    content: dict[str, Any] = {
         'step': step,
-        'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
         'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
         'state_bytes_per_lane': sum(sizes),
     }
     for name, result in results.items():
         content[name] = result.as_json() if isinstance(result, Result) else result
+    content['device'] = f'{jax.device_count()} x {jax.devices()[0].device_kind}'
     files.write_json(path, content)
 
 

@@ -4,11 +4,6 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from longmem_jax.config.checks import context_problems
-from longmem_jax.models.kinds import KINDS
-from longmem_jax.problems import under
-from longmem_jax.retrieval import settings
-
 
 def section(config: Any) -> None:
     """Sets `config.retrieval`."""
@@ -51,20 +46,3 @@ def section(config: Any) -> None:
             num_steps=0,  # training steps; 0 = config.train.num_steps
         ),
     )
-
-
-def check(config: Any) -> list[str]:
-    """Problems of `config.retrieval`, if there is one."""
-    if 'retrieval' not in config:
-        return []
-    fields, kind = config.retrieval, config.model.kind
-    problems = under('config.retrieval', settings.check(fields, config.model.d_model))
-    if (
-        fields.context != config.evaluate.context
-    ):  # it follows that one, and need not be named twice
-        problems += context_problems(config, 'retrieval')
-    if fields.kind != 'none' and kind in KINDS and KINDS[kind].reads != 'texts':
-        problems.append(
-            f"config.retrieval.kind = {fields.kind!r}: must be 'none' for models of the kind {kind!r}"
-        )
-    return problems

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from longmem_jax.config.checks import context_problems
+from longmem_jax.models import kinds
 from longmem_jax.problems import above, at_least, between, one_of, under
 
 KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm', 'spalm_knn_lm')
@@ -14,8 +16,25 @@ KEY_TYPES = ('float16', 'float32')
 STARTS = ('trained', 'fresh')
 
 
-def check(settings: Any, width: int) -> list[str]:
-    """Problems of `config.retrieval`; `width` of the keys, `config.model.d_model`."""
+def check(config: Any) -> list[str]:
+    """Problems of `config.retrieval`, if there is one."""
+    if 'retrieval' not in config:
+        return []
+    fields, kind = config.retrieval, config.model.kind
+    problems = under('config.retrieval', _fields(fields, config.model.d_model))
+    # It follows the other one, and need not be named twice.
+    if fields.context != config.evaluate.context:
+        problems += context_problems(config, 'retrieval')
+    known = kinds.KINDS
+    if fields.kind != 'none' and kind in known and known[kind].reads != 'texts':
+        problems.append(
+            f"config.retrieval.kind = {fields.kind!r}: must be 'none' for models of the kind {kind!r}"
+        )
+    return problems
+
+
+def _fields(settings: Any, width: int) -> list[str]:
+    """Problems of fields; `width` of the keys, `config.model.d_model`."""
     problems = one_of(settings, kind=KINDS, key=KEYS, index=INDICES, dtype=KEY_TYPES)
     problems += between(settings, 0, 1, 'share', 'cache_share') + _spalm(settings.spalm)
     if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:

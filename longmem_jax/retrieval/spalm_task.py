@@ -23,9 +23,9 @@ from longmem_jax.retrieval.spalm_keys import Keys
 from longmem_jax.retrieval.spalm_lists import Lists
 from longmem_jax.retrieval.spalm_text import Inputs, Text, stacked
 from longmem_jax.segment import Aux, read_segments
+from longmem_jax.training.job import Metrics, Plan, Step
 from longmem_jax.training.optimizer import make_optimizer, parameter_path
 from longmem_jax.training.step import all_finite, average_in, keep_finite
-from longmem_jax.training.task import Metrics, Plan, Step
 from longmem_jax.untrusted import tensor_file
 
 
@@ -91,7 +91,7 @@ def describe(experiment: Experiment, keys: Keys) -> About:
 
 
 class SpalmTask:
-    """See `training.task.Task`. Documents are read endlessly, in a new order for every epoch.
+    """See `training.job.Job`. Documents are read endlessly, in a new order for every epoch.
 
     Attributes:
       plan: the schedule of the run.

@@ -36,5 +36,5 @@ SUBJECT = Subject(
             documents=True,
         ),
     ),
-    checks=('longmem_jax.retrieval.section:check',),
+    checks=('longmem_jax.retrieval.settings:check',),
 )

@@ -1,10 +1,16 @@
 """Comparisons whose failures state the broken promise, where, by how much, and what to do."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend.core import Literal
+
+NOT_FINITE = (
+    'the layer gives numbers that are not finite, so no promise can be checked: look for a log of 0, '
+    'a division by 0, a decay above 1; set jax.config.update("jax_debug_nans", True)'
+)
 
 
 def _indices(bad: np.ndarray, axes: tuple[str, ...]) -> str:
@@ -49,8 +55,11 @@ def assert_close(
         bad = ~(difference <= atol + rtol * np.abs(other))  # NaN is bad
         if bad.any():
             where = _indices(bad, axes)
+            at = f'{name}{" at " if where else ""}{where}'
+            if not (np.isfinite(leaf).all() or np.isfinite(other).all()):
+                raise AssertionError(f'{NOT_FINITE}. Found where {broken}{at}.')
             raise AssertionError(
-                f'{broken}{name}{" at " if where else ""}{where}: {bad.sum()} of {bad.size} values, '
+                f'{broken}{at}: {bad.sum()} of {bad.size} values, '
                 f'by up to {difference[bad].max():.2g}, allowed {atol:.2g}.\n{fix}'
             )
 
@@ -65,6 +74,7 @@ def assert_equal(
 def assert_differs(found: Any, other: Any, broken: str, fix: str, *, by: float = 0.0) -> None:
     """Some value of two arrays differs by more than `by`."""
     difference = np.abs(np.asarray(found, np.float64) - np.asarray(other, np.float64)).max()
+    assert np.isfinite(difference), f'{NOT_FINITE}. Found instead of: {broken}.'
     assert difference > by, f'{broken}: the largest difference is {difference:.2g}.\n{fix}'
 
 
@@ -88,7 +98,7 @@ def assert_same_types(found: Any, wanted: Any, broken: str, fix: str) -> None:
 def assert_finite(tree: Any, broken: str, fix: str) -> None:
     """No leaf has NaN or infinity."""
     bad = [
-        jax.tree_util.keystr(path)
+        jax.tree_util.keystr(path) or 'NaN or infinity'
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         if not np.isfinite(leaf).all()
     ]
@@ -110,15 +120,21 @@ def assert_no_open_loop(program: Any, broken: str, fix: str) -> None:
 
     A loop of one turn or none, which stands for a branch, may.
     """
-    waiting, loops = [program], 0
+    whiles = [each for each in equations(program) if each.primitive.name == 'while']
+    loops = sum(not _ends_after_one_turn(equation) for equation in whiles)
+    assert not loops, f'{broken}: {loops} open loops.\n{fix}'
+
+
+def equations(program: Any) -> Iterator[Any]:
+    """All equations of a jaxpr, and of those inside it."""
+    waiting = [program]
     while waiting:
         part = waiting.pop()
         if hasattr(part, 'eqns'):
             for equation in part.eqns:
-                loops += equation.primitive.name == 'while' and not _ends_after_one_turn(equation)
+                yield equation
                 waiting += equation.params.values()
         elif hasattr(part, 'jaxpr'):
             waiting.append(part.jaxpr)
         elif isinstance(part, (tuple, list)):
             waiting += part
-    assert not loops, f'{broken}: {loops} open loops.\n{fix}'

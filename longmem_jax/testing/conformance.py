@@ -10,6 +10,7 @@ Of this package or of another one, once it is registered. With pytest::
     def test_conforms(name, promise):
         conformance.check(name, promise)
 
+`cases('gated_delta', long=True)` adds its variants and promises that take longer, such as long streams.
 A promise that is broken raises an `AssertionError`, which says what is broken, where, by how much, and
 what to do. Goldens are not among the promises: they compare with the numbers of the authors' code.
 """
@@ -22,6 +23,9 @@ from longmem_jax.testing.programs import Entry, entry
 
 # Promises that settings can break: of an entry and of its variants.
 VARIED: dict[str, Callable[[Entry], None]] = {
+    # The causes of much else come first.
+    'sums_are_float32': states.sums_are_float32,
+    'chunks_are_steps': recurrent.chunks_are_steps,
     'causal': segments.causal,
     'rows_apart': segments.rows_apart,
     'reset': segments.reset,
@@ -33,13 +37,11 @@ VARIED: dict[str, Callable[[Entry], None]] = {
     'gradients_with_starts': gradients.gradients_with_starts,
     'parameters_used': gradients.parameters_used,
     'written_and_read': states.written_and_read,
-    'sums_are_float32': states.sums_are_float32,
     'memory_is_a_file': states.memory_is_a_file,
     'far_counts': states.far_counts,
     'reports': states.reports,
     'no_lapack': gradients.no_lapack,
     'open_at_once': streams.open_at_once,
-    'chunks_are_steps': recurrent.chunks_are_steps,
     'starts_inside': recurrent.starts_inside,
 }
 # Promises that settings cannot break: of an entry with its first settings.

@@ -133,6 +133,11 @@ class Entry:
     def _trained(self) -> Any:
         return jax.jit(forward(self.training, train=True))
 
+    @functools.cached_property
+    def traced_training(self) -> Any:
+        """The program of `read_training`, traced."""
+        return self._trained.trace(self.params, self.begin, segments_of(), EVERY)
+
     def read_training(self, segments: Segment) -> Reading:
         """`read` with the dropout and the draws of training, without the gradient."""
         loss, found = jax.device_get(self._trained(self.params, self.begin, segments, EVERY))

@@ -11,9 +11,9 @@ import numpy as np
 
 from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
+from longmem_jax.training.job import Job, Metrics, Step
 from longmem_jax.training.keeping import way_back
 from longmem_jax.training.metrics import METRICS
-from longmem_jax.training.task import Metrics, Step, Task
 
 
 class Writer(Protocol):
@@ -150,7 +150,7 @@ class Record:
 
     def __init__(
         self,
-        task: Task,
+        job: Job,
         writer: Writer,
         progress: Progress,
         compiled: Step,
@@ -158,10 +158,10 @@ class Record:
     ):
         """`saved` gives the steps with a checkpoint, for the message after too many bad steps."""
         self._saved, self.bad = saved, 0
-        self._task, self._writer, self._progress = task, writer, progress
+        self._job, self._writer, self._progress = job, writer, progress
         self._meter, self._speed, self._means = _Meter(compiled), '', _Means()
         self._waiting: tuple[int, Metrics] | None = None
-        self._warnings = dict(task.plan.warnings)
+        self._warnings = dict(job.plan.warnings)
 
     def add(self, step: int, metrics: Metrics) -> None:
         """Keeps the metrics of a step on the devices and writes those of the previous step."""
@@ -177,7 +177,7 @@ class Record:
         if self._waiting is None:
             return
         step, metrics = self._waiting
-        self._waiting, plan = None, self._task.plan
+        self._waiting, plan = None, self._job.plan
         metrics = by_head(jax.device_get(metrics))
         bad = self.bad = int(metrics.get('skipped', 0))
         if bad >= plan.max_bad_steps:
@@ -195,7 +195,7 @@ class Record:
                 self._writer.scalars(step, 'speed', rates)
             self._speed = _speed(rates) or self._speed
             self._means.clear()
-        text = f'{self._task.in_short(shown)}{self._speed}'
+        text = f'{self._job.in_short(shown)}{self._speed}'
         self._progress.update(step, f'{text}, {bad} bad steps' if bad else text)
 
     def _warn(self, step: int, metrics: dict[str, float]) -> None:

@@ -1,8 +1,8 @@
-"""One training loop for every task: any step, over any batches, with any state.
+"""One training loop for every job: any step, over any batches, with any state.
 
 The loop handles what must never go wrong: signals, checkpoints and bit-for-bit resumption, writing
 metrics before the checkpoint of their step, the profile, and closing everything in order. What is
-trained is a `Task`.
+trained is a `Job`.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from longmem_jax import stopping
 from longmem_jax.devices import allocator, processes
 from longmem_jax.files import own_folder
 from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.job import Job, Metrics, State
 from longmem_jax.training.record import Progress, Record, Writer
-from longmem_jax.training.task import Metrics, State, Task
 
 ONE = (('devices', 'device'), ('processes', 'process'))
 PROFILED = (3, 8)  # steps that `profile` traces, counted from the first of this run
@@ -33,7 +33,7 @@ class Ended:
     Attributes:
       step: total steps taken.
       finished: whether all steps were taken (False: stopped by a signal).
-      result: what `Task.finish` returned; None if not finished.
+      result: what `Job.finish` returned; None if not finished.
     """
 
     step: int
@@ -79,7 +79,7 @@ class _Profile:
 class _Context:
     """Everything that one call of `run` works with."""
 
-    task: Task
+    job: Job
     saver: Checkpointer
     writer: Writer
     progress: Progress
@@ -87,7 +87,7 @@ class _Context:
 
 
 def run(
-    task: Task,
+    job: Job,
     *,
     saver: Checkpointer,
     writer: Writer,
@@ -95,7 +95,7 @@ def run(
     profile: Path | None = None,
     start: tuple[State, int] | None = None,
 ) -> Ended:
-    """Resumes a task from its newest checkpoint, takes the remaining steps, and finishes it.
+    """Resumes a job from its newest checkpoint, takes the remaining steps, and finishes it.
 
     A signal is obeyed after a step, or where an evaluation asks for it (`stopping.poll`).
 
@@ -110,7 +110,7 @@ def run(
       UsageError: the checkpoints belong to another run, too many steps were not finite, or the folder
         of the run vanished or cannot be written.
     """
-    context = _Context(task, saver, writer, progress, profile)
+    context = _Context(job, saver, writer, progress, profile)
     with stopping.deferred():
         try:
             return _run(context, start)
@@ -123,23 +123,23 @@ def run(
 
 def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
     """See `run`."""
-    task, saver, progress = context.task, context.saver, context.progress
-    num_steps = task.plan.num_steps
+    job, saver, progress = context.job, context.saver, context.progress
+    num_steps = job.plan.num_steps
     if not saver.every:
         progress.say(
             'Note: config.checkpoint.every = 0: saved at the end and when a signal stops the run; '
             'everything is lost if it is killed.'
         )
-    state, step = start or _restore(task, saver, progress)
+    state, step = start or _restore(job, saver, progress)
     finished = step >= num_steps
     if said := context.writer.resume(
-        step, again=finished, every=task.plan.log_every, keep=saver.went_back
+        step, again=finished, every=job.plan.log_every, keep=saver.went_back
     ):
         progress.say(said)
     here = _devices(state)
     if told := _moved(context.writer.last('compile'), here):
         progress.say(told)
-    task.begin(step)
+    job.begin(step)
     if finished:
         progress.say(f'Finished already: {step:,} of {num_steps:,} steps.')
         signum = _evaluate_missed(context, state, step)
@@ -152,7 +152,7 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
     if not signum:
         allocator.give_back()
         try:
-            return Ended(step, True, task.finish(state, step))
+            return Ended(step, True, job.finish(state, step))
         except stopping.Stopped as stopped:
             signum = stopped.code - 128
     stopping.end(signum)
@@ -173,11 +173,11 @@ def _close(saver: Checkpointer, writer: Writer, progress: Progress) -> None:
             raise
 
 
-def _restore(task: Task, saver: Checkpointer, progress: Progress) -> tuple[State, int]:
+def _restore(job: Job, saver: Checkpointer, progress: Progress) -> tuple[State, int]:
     """The state of the newest checkpoint, or of step 0."""
-    restored = saver.restore(task.abstract_state)
+    restored = saver.restore(job.abstract_state)
     if restored is None:
-        return task.first_state(), 0
+        return job.first_state(), 0
     progress.say(f'Resuming at step {restored[1]:,} from {saver.directory}.')
     return restored
 
@@ -207,7 +207,7 @@ def _moved(before: dict[str, Any], here: dict[str, int]) -> str:
 def _evaluate(context: _Context, state: State, step: int) -> int:
     """Evaluates; the number of the signal that stopped it, 0 if none did."""
     try:
-        context.task.evaluate(state, step)
+        context.job.evaluate(state, step)
     except stopping.Stopped as stopped:
         return stopped.code - 128
     finally:
@@ -217,7 +217,7 @@ def _evaluate(context: _Context, state: State, step: int) -> int:
 
 def _evaluate_missed(context: _Context, state: State, step: int) -> int:
     """Evaluates if the run was stopped between a checkpoint and the evaluation of its step."""
-    plan = context.task.plan
+    plan = context.job.plan
     due = step >= plan.num_steps or (plan.evaluate_every and step % plan.evaluate_every == 0)
     # The file is that of process 0, and all processes evaluate together.
     missed = step and due and not context.writer.has(step, plan.evaluated)
@@ -226,22 +226,22 @@ def _evaluate_missed(context: _Context, state: State, step: int) -> int:
 
 def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int, int]:
     """Trains until the plan is done, the batches end, or a signal: state, step, number of the signal."""
-    task, saver, plan = context.task, context.saver, context.task.plan
+    job, saver, plan = context.job, context.saver, context.job.plan
     if signum := stopping.asked(now=True):
         return state, first, signum
     started = time.monotonic()
     with context.progress.busy('Compiling the training step'):
-        compiled = task.compile()
+        compiled = job.compile()
     allocator.give_back()
     seconds = time.monotonic() - started
     told = {'seconds': seconds, 'flops': compiled.flops} | _devices(state)
     context.writer.scalars(first, 'compile', told)
     if signum := stopping.asked(now=True) or _evaluate_missed(context, state, first):
         return state, first, signum
-    record = Record(task, context.writer, context.progress, compiled, saver.steps)
+    record = Record(job, context.writer, context.progress, compiled, saver.steps)
     profile = _Profile(context.profile, first, context.progress.say)
     step, evaluated = first, first
-    for inputs in itertools.islice(task.batches(state), plan.num_steps - first):
+    for inputs in itertools.islice(job.batches(state), plan.num_steps - first):
         profile.before(step)
         with jax.profiler.StepTraceAnnotation('train', step_num=step):
             state, metrics = compiled.call(state, *inputs)

@@ -43,18 +43,28 @@ def test_what_is_held_is_counted_at_every_step(memory, reach):
     assert found.last == pytest.approx(last, rel=1e-5)
 
 
-def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_seed_is_trained_and_tested(tmp_path):
     config = small_config()
     config.train.num_steps = 2
-    (first,) = runs.train(config, tmp_path, [3])
-    assert [line['step'] for line in first['curve']] == [1, 2]
-    assert 0 <= first['test']['reward'] <= 1 and first['held']['mean'] > 0
+    (found,) = runs.train(config, tmp_path, [3])
+    assert [line['step'] for line in found['curve']] == [1, 2]
+    assert 0 <= found['test']['reward'] <= 1 and found['held']['mean'] > 0
+
+
+def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr(runs, '_train', lambda config, paths: trained.append(list(paths)))
-    assert runs.train(config, tmp_path, [3]) == [first] and not trained
-    with pytest.raises(FileNotFoundError):
-        runs.train(config, tmp_path, [3, 4])
-    assert trained == [[4]]
+
+    def train(config, paths):
+        trained.append(list(paths))
+        for seed, path in paths.items():
+            path.write_text(f'{{"curve": [{seed}]}}')
+
+    monkeypatch.setattr(runs, '_train', train)
+    first = runs.train(small_config(), tmp_path, [3])
+    assert first == [{'curve': [3]}] == runs.train(small_config(), tmp_path, [3])
+    assert runs.train(small_config(), tmp_path, [3, 4]) == [*first, {'curve': [4]}]
+    assert trained == [[3], [4]]
 
 
 @pytest.mark.parametrize('task', [corridor.TASK, portal.TASK])

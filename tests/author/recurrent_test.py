@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from longmem_jax import registry
-from longmem_jax.author import Lane, RecurrentMemory, field, memory
+from longmem_jax.author import Lane, RecurrentMemory, field, memory, param
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.projections import Projections
@@ -101,3 +101,87 @@ def test_positions_count_from_the_start_of_a_document_and_stay():
     assert positions(7, None) == [7, 8, 9, 10]
     assert positions(7, [False, True, False, True]) == [7, 0, 1, 0]
     assert positions(EDGE - 1, None) == [EDGE - 1, EDGE, EDGE, EDGE]
+
+
+def changed(**functions):
+    """A layer of `First` with other functions, under its name."""
+    wrong = type('Wrong', (First,), {'__module__': __name__, **functions})
+    registry.unregister('memory', 'first')
+    registry.register('memory', 'first', memory('first', wrong))
+    return make_layer('first', d_model=16, num_heads=2, segment_length=4)
+
+
+def logs(values):
+    """`inputs` that logs these."""
+
+    def inputs(self, x, lane):
+        lane.log(**values)
+        return First.inputs(self, x, lane)
+
+    return inputs
+
+
+def parts(*dims):
+    """`parts` with a parameter of these dimensions."""
+
+    def make(self):
+        First.parts(self)
+        self.scale = param(*dims)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    'function, wrong, said',
+    [
+        ('parts', parts('d_modle'), r"Wrong.scale: dimension = 'd_modle': did you mean 'd_model'"),
+        ('parts', parts('d_model', -1), r'Wrong.scale: shape \(16, -1\): sizes must be at least 1'),
+        ('inputs', lambda self, x, lane: x, r'Wrong.inputs: gave a .*; return a tuple'),
+        (
+            'inputs',
+            lambda self, x, lane: (x,),
+            r'number 0 is an array \[4, 16\]: must be .* \[2, 4, ',
+        ),
+        ('inputs', lambda self, x, lane: (None,), r'number 0 is NoneType: must be'),
+        (
+            'inputs',
+            logs(dict(gate=jnp.ones(()))),
+            r'lane.log\(gate=...\) has the shape \[\]: must be',
+        ),
+        ('inputs', logs(dict(memory_size=jnp.ones(4))), 'memory_size=.* use another name'),
+        ('step', lambda self, state, value: state, 'step: must return two things'),
+        ('step', lambda self, state, value: ([state], state), r'step: gives the new state \['),
+        (
+            'step',
+            lambda self, state, value: (state[:3], state),
+            r'float32\[3\]: must be .*float32\[8\]',
+        ),
+        (
+            'step',
+            lambda self, S, value: (S.astype('bfloat16'), S),
+            r'bfloat16\[8\]: must be .*float32',
+        ),
+        ('chunked', lambda self, S, sight, value: S, 'chunked: must return two things'),
+        (
+            'output',
+            lambda self, x, y, value: y,
+            r'Wrong.output: gave the shape \[2, 4, 8\]: must be',
+        ),
+    ],
+)
+def test_a_wrong_function_is_named_with_what_it_must_return(function, wrong, said):
+    layer = changed(**{function: wrong})
+    x = jnp.ones((1, 4, 16))
+    with pytest.raises(UsageError, match=said):
+        jax.eval_shape(layer.init, jax.random.key(0), x, layer.start(1))
+
+
+@pytest.mark.parametrize('rule', ['divides', 'share'])
+def test_a_rule_names_what_models_have(rule):
+    wrong = type(
+        'Wrong',
+        (First,),
+        {'__annotations__': {'new': int}, 'new': field(0, 'new', **{rule: 'd_modle'})},
+    )
+    with pytest.raises(UsageError, match=f"Wrong.new: {rule} = 'd_modle': did you mean 'd_model'"):
+        memory('wrong', wrong)

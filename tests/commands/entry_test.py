@@ -2,12 +2,15 @@
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
 from configs import quickstart
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError, disk_errors
+from tests import processes
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,15 @@ def test_a_file_without_get_config_says_what_a_config_is(tmp_path, name, text):
     path.write_text(text)
     with pytest.raises(UsageError, match='has no function get_config; a config is a Python file'):
         entry._config_file([f'--config={path}'])
+
+
+@pytest.mark.parametrize('closed, wanted', [('', '\\xe9\\u20ac\n'), (' >&-', '')])
+def test_texts_are_printed_in_any_encoding_and_where_output_is_closed(closed, wanted):
+    program = "from longmem_jax.commands import entry; entry.run(lambda: print('\\u00e9\\u20ac'))"
+    variables = processes.environment() | {'PYTHONIOENCODING': 'ascii'}
+    command = ['bash', '-c', f'exec "$0" "$@"{closed}', sys.executable, '-c', program]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, wanted, '')
 
 
 def test_a_config_is_whole():

@@ -6,7 +6,7 @@ from collections import Counter
 import jax
 
 from longmem_jax.models.kinds import make_model
-from longmem_jax.models.parameters import initial_parameters
+from longmem_jax.models.parameters import abstract_parameters
 
 
 def num_parameters(config):
@@ -20,7 +20,7 @@ def num_parameters(config):
         model.num_layers, numbers = len(kinds), list(kinds.values())
         model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
     model = make_model(model, config.train.segment_length)
-    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    shapes = abstract_parameters(model)
     sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(shapes[name])) for name in shapes}
     blocks = [sizes.pop(f'block_{i}') for i in range(len(numbers))]
     return sum(sizes.values()) + sum(map(operator.mul, blocks, numbers))

@@ -117,6 +117,13 @@ def test_hostile_templates_end_in_one_line(source, message):
         assert 'class' not in text and 'module' not in text and len(text) < 30, text
 
 
+def test_modules_of_the_current_folder_are_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ('json', 'jinja2', 'longmem_jax'):
+        (tmp_path / f'{name}.py').write_text("raise SystemExit('of this folder')")
+    assert chat.run(Job('{{ 1 }}', {})) == {'text': '1'}
+
+
 def test_a_text_has_an_end():
     source = '{% for a in range(9) %}{{ bos_token }}{% endfor %}'
     job = Job(source, {'bos_token': '<s>'}, characters=27)

@@ -104,7 +104,10 @@ def test_graft_is_host(name, memory):
         assert np.abs(logits(module, params, changed)[1] - found[1]).max() > 1e-6, 'no memory'
 
 
-@pytest.mark.parametrize('name, memory', [('gpt2', 'memsizer'), ('llama', 'linear')])
+@pytest.mark.parametrize(
+    'name, memory',
+    [('gpt2', 'memsizer'), pytest.param('llama', 'linear', marks=pytest.mark.slow)],
+)
 def test_any_attention_may_stand_beside_that_of_the_host(name, memory):
     """Exactly the host, whatever the memory is; with an open gate it is read."""
     host, wanted = of_host(name)

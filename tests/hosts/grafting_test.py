@@ -23,7 +23,7 @@ def get_config(argument, name='gpt2'):
     return config
 
 
-@pytest.mark.parametrize('name', ['gpt2', 'llama'])
+@pytest.mark.parametrize('name', ['gpt2', pytest.param('llama', marks=pytest.mark.slow)])
 def test_chosen_layers(name):
     host, wanted = of_host(name)
     config = get_config('memory=infini,layers=last', name)

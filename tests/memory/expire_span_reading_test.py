@@ -87,7 +87,7 @@ read = functools.partial(
 
 
 @pytest.mark.parametrize('rate', [0.0, 0.3])
-@pytest.mark.parametrize('block_size', [3, 7])
+@pytest.mark.parametrize('block_size', [3, pytest.param(7, marks=pytest.mark.slow)])
 def test_blocks_change_nothing(block_size, rate):
     """Outputs, loss, spans and all gradients are those of reading everything at once."""
     params, rows = operands()

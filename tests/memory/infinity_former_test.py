@@ -10,7 +10,7 @@ import pytest
 from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
-from longmem_jax.memory.infinity_former.settings import check, spacing
+from longmem_jax.memory.infinity_former.entry import check, spacing
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import unbox
 from longmem_jax.segment import mean_over_segments, read_segments

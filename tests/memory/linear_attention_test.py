@@ -16,7 +16,7 @@ from longmem_jax.training.warm_start import warm_start
 from tests.toys import parameters, random_segments, run, toy, with_config
 
 
-@pytest.mark.parametrize('name', ['linear', 'memsizer'])
+@pytest.mark.parametrize('name', ['linear', pytest.param('memsizer', marks=pytest.mark.slow)])
 def test_carried_sums_make_segments_one_sequence(name):
     model, params = toy(name)
     segments = random_segments(segments=4)

@@ -30,7 +30,9 @@ def filled(seed, size, number, dtype='float32', width=4):
     return write(ring, keys, values, jnp.full((2,), number, jnp.int32)), keys, values
 
 
-@pytest.mark.parametrize('block', [1, 4, 8, 24])
+@pytest.mark.parametrize(
+    'block', [4, 24, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8))]
+)
 def test_blocks_find_what_all_at_once_find(block):
     ring, keys, values = filled(0, 24, 20)
     queries = rows(5, (2, 3, 7, 4))

@@ -25,7 +25,13 @@ def beside(name, layers=2):
     return model, params
 
 
-@pytest.mark.parametrize('name', ['linear', 'transformer_xl', 'expire_span'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'linear',
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ('transformer_xl', 'expire_span')),
+    ],
+)
 def test_a_stream_reads_what_whole_segments_read(name):
     model, params = beside(name)
     segments = random_segments()

@@ -43,7 +43,7 @@ def test_layers_of_a_type_are_captured_in_order():
 @functools.cache
 def third_segment(name):
     """(state before, `looks`) of the third segment."""
-    model, params = toy(name)
+    model, params = toy(name, 1)
     segments, state = random_segments(), fresh_state(model, params, BATCH)
     read = jax.jit(lambda params, segment, state: looks(model, params, segment, state))
     for number in range(3):
@@ -86,7 +86,7 @@ def test_looks_are_what_attention_does(name):
 
 @pytest.mark.parametrize('name', ['memorizing', 'memory_tokens'])
 def test_looking_changes_nothing(name):
-    model, params = toy(name)
+    model, params = toy(name, 1)
     before, (state, logits, _) = third_segment(name)
     expected, after, _ = apply(model, params, of(random_segments(), 2), before)
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
@@ -115,9 +115,9 @@ def test_masked_columns_are_zero():
 def test_rows_of_a_large_memory_are_named():
     """Weights times the values of the named entries are what the queries read."""
     before, (_, _, found) = third_segment('memorizing')
-    look = found['block_1/attention']
+    look = found['block_0/attention']
     assert look.parts == (('memory, nearest first', 3),)
-    values = np.asarray(before[1].attention.rows.rows_values)
+    values = np.asarray(before[0].attention.rows.rows_values)
     entries = np.asarray(look.entries)
     assert entries.min() >= 0 and len(np.unique(entries)) > 3
     read = np.stack([[values[b, h][entries[b, h]] for h in range(2)] for b in range(BATCH)])

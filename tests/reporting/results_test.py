@@ -39,7 +39,7 @@ def test_results_are_written_with_sizes_and_what_they_depend_on(tmp_path):
     found = json.loads(path.read_text())
     assert (found['step'], found['parameters'], found['state_bytes_per_lane']) == (7, 6, 20)
     assert found['test']['memory'] == 'kept' and found['test']['protocol'] == 'protocol'
-    assert found['bleu'] == 12.5
+    assert found['bleu'] == 12.5 and 'cpu' in found['device']
 
 
 def test_a_metric_is_a_row_of_one_table(tmp_path, monkeypatch):

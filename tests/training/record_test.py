@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from longmem_jax.training import record
+from longmem_jax.training.job import Plan, Step
 from longmem_jax.training.record import Record
-from longmem_jax.training.task import Plan, Step
 
 
 class Kept:

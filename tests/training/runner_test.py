@@ -18,8 +18,8 @@ from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
 from longmem_jax.training import runner
 from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.job import Plan, Step
 from longmem_jax.training.record import by_head
-from longmem_jax.training.task import Plan, Step
 from tests.reporting.writers_test import read_events
 
 

@@ -144,7 +144,7 @@ def test_a_bad_step_leaves_the_memory_as_it_was(large_memory):
     assert int(state.memory[0].attention.rows.count[0]) == 90 + 120 % 90
 
 
-@pytest.mark.parametrize('prng', ['threefry', 'rbg'])
+@pytest.mark.parametrize('prng', ['rbg', pytest.param('threefry', marks=pytest.mark.slow)])
 def test_a_step_draws_with_the_generator_of_the_config(prng):
     """Every step has masks of its own; the key of the run, which is saved, is the same."""
     config = small('transformer_xl', prng=prng)

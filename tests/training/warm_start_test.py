@@ -7,7 +7,7 @@ import pytest
 
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import ATTENTION, LAYERS
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import abstract_parameters, unbox
 from longmem_jax.training.optimizer import parameter_path
 from longmem_jax.training.warm_start import warm_start
 from tests.toys import with_config
@@ -48,7 +48,7 @@ FEWER = {
 def filled(name, value):
     """Parameters of the toy of a memory, all of one value; nothing is compiled."""
     model = with_config(name, layers=1)
-    shapes = unbox(jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0))))
+    shapes = unbox(abstract_parameters(model))
     return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value, leaf.dtype), shapes)
 
 

@@ -34,7 +34,7 @@ from longmem_jax.memory.compressive.compression import (
 )
 from longmem_jax.memory.compressive.evicting import CompressiveState, Evicted, evict
 from longmem_jax.memory.compressive.settings import check, fused, recipe, shared, sliding_recipe
-from longmem_jax.memory.compressive.sliding import SlidingReading
+from longmem_jax.memory.compressive.sliding_layer import SlidingReading
 from longmem_jax.memory.compressive.view import held, read
 from longmem_jax.memory.in_hosts import position_of_window, rates_of_window
 from longmem_jax.segment import Aux, Segment, mean_count

@@ -31,6 +31,7 @@ from longmem_jax.layers.switching import (
 from longmem_jax.memory.expire_span.maths import (
     ExpireSpanState,
     cut,
+    empty_state,
     expire_spans,
     memory_size,
     write,
@@ -46,6 +47,16 @@ from longmem_jax.memory.expire_span.reading import (
     with_room,
 )
 from longmem_jax.segment import Aux, Segment, count_round, mean_count
+
+
+def _of_spans(spans: jax.Array, valid: jax.Array) -> dict[str, jax.Array]:
+    """Metrics of the spans [batch, length] of a segment, whose tokens are `valid`."""
+    counted = valid.astype(jnp.float32)
+    spans = spans.astype(jnp.float32) * counted
+    return {
+        'span_mean': spans.sum() / jnp.maximum(counted.sum(), 1.0),
+        'span_max': spans.max(),
+    }
 
 
 class ExpireSpan(nn.Module):
@@ -71,8 +82,7 @@ class ExpireSpan(nn.Module):
         are attended to, as in the authors' code.
       num_sizes: largest number of buffer sizes (branches), each half of the next; see `sizes_below`.
       block_size: entries of the buffer that are read at a time, to save space; the results are the
-        same. A quarter more is read at once, rather than as two blocks. 0 = all at once.
-        The fused kernel has blocks of its own.
+        same. A quarter more is read at once. 0 = all at once. The fused kernel chooses its blocks.
       limit: cuts longer spans to this many tokens, such as in evaluation (Fig. 9); 0 = no limit.
     """
 
@@ -113,16 +123,8 @@ class ExpireSpan(nn.Module):
 
     def initial_state(self, batch_size: int) -> ExpireSpanState:
         """Empty memories, or zero vectors in the window."""
-        dtype, width = self.settings.dtype, self.position_length
-        zeros = jnp.zeros((batch_size,), jnp.int32)
-        return ExpireSpanState(
-            window=jnp.zeros((batch_size, width, self.settings.d_model), dtype),
-            window_count=zeros + (width if self.start == 'zeros' else 0),
-            buffer=jnp.zeros((batch_size, self.room, self.settings.d_model), dtype),
-            distance=jnp.zeros((batch_size, self.room), jnp.int32),
-            count=zeros,
-            dropped=zeros,
-        )
+        zeros = self.start == 'zeros'
+        return empty_state(self.settings, batch_size, self.position_length, self.room, zeros)
 
     def params(self) -> tuple[Any, Params]:
         """`project` of `reading`, and what the layer learns."""
@@ -160,26 +162,17 @@ class ExpireSpan(nn.Module):
         dropout = draw_dropout(self, x.shape[0], train)
         rows = self.rows(self.normalize(x), state, segment.num_valid, share, dropout)
         project, params = self.params()
-        read = bound(
-            read_segment,
-            project=project,
-            max_span=self.max_span,
-            pre_div=self.pre_div,
-            ramp=self.ramp,
-            block_size=self.block_size,
-            kernels=self.settings.kernels,
-        )
+        fields = dict(max_span=self.max_span, pre_div=self.pre_div, ramp=self.ramp)
+        how = dict(block_size=self.block_size, kernels=self.settings.kernels)
+        read = bound(read_segment, project=project, **fields, **how)
         out, loss, spans = read_memory(read, self.sizes, state.count, params, rows)
         spans = jax.lax.stop_gradient((*spans, rows.spans))
         old, recent, own = (cut(each, self.limit) for each in spans)
         near = jnp.concatenate([recent, own], axis=1)
         new = write(self.sizes, self.ramp, rows.state, x, segment.num_valid, old, near)
-        valid = segment.valid.astype(jnp.float32)
-        own = own.astype(jnp.float32) * valid
         metrics = {
             'memory_size': mean_count(memory_size(rows.state, old, recent, self.ramp)),
-            'span_mean': own.sum() / jnp.maximum(valid.sum(), 1.0),
-            'span_max': own.max(),
+            **_of_spans(own, segment.valid),
             'dropped': mean_count(count_round(new.dropped, -state.dropped)),
         }
         return self.projections.out(out), new, Aux({'expire_span': loss.mean()}, metrics)

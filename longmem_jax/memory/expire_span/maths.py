@@ -1,11 +1,14 @@
 """The equations of Expire-Span (Sukhbaatar et al., 2021), as functions on arrays, and its state."""
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention.span_attention import LATER, KeySpans
 from longmem_jax.attention.window import push
+from longmem_jax.contract import ModelSettings
 from longmem_jax.kernels.attention_products import float32_type
 from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 from longmem_jax.layers.switching import bound, per_device, switch
@@ -32,6 +35,21 @@ class ExpireSpanState(flax.struct.PyTreeNode):
     distance: jax.Array
     count: jax.Array
     dropped: jax.Array
+
+
+def empty_state(
+    settings: ModelSettings, batch: int, width: int, room: int, zeros: bool
+) -> ExpireSpanState:
+    """A window of `width` vectors, which count where they are to be attended to, and no others."""
+    none, dtype = jnp.zeros((batch,), jnp.int32), settings.dtype
+    return ExpireSpanState(
+        window=jnp.zeros((batch, width, settings.d_model), dtype),
+        window_count=none + (width if zeros else 0),
+        buffer=jnp.zeros((batch, room, settings.d_model), dtype),
+        distance=jnp.zeros((batch, room), jnp.int32),
+        count=none,
+        dropped=none,
+    )
 
 
 def expire_spans(
@@ -248,16 +266,9 @@ def _keep(
     )
 
 
-def _write(
-    sizes: tuple[int, ...],
-    ramp: int,
-    state: ExpireSpanState,
-    hidden: jax.Array,
-    num_valid: jax.Array,
-    old_spans: jax.Array,
-    spans: jax.Array,
-) -> ExpireSpanState:
-    """`write` of the batch rows of one device."""
+def _write(sizes: tuple[int, ...], ramp: int, rows: tuple[Any, ...]) -> ExpireSpanState:
+    """`write` of the batch rows of one device, its other arguments."""
+    state, hidden, num_valid, old_spans, spans = rows
     hidden = hidden.astype(state.window.dtype)
     width, length = state.window.shape[1], hidden.shape[1]
     window, window_count = push(state.window, state.window_count, hidden, num_valid)
@@ -299,4 +310,4 @@ def write(
       spans: float [batch, position_length + length], spans of window and segment, likewise.
     """
     rows = state, jax.lax.stop_gradient(hidden), num_valid, old_spans, spans
-    return per_device(lambda _, rows: _write(sizes, ramp, *rows), (), rows)
+    return per_device(lambda _, rows: _write(sizes, ramp, rows), (), rows)

@@ -19,6 +19,20 @@ from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.memory.infinity_former import continuous
 
 
+def _uniform(bound: float) -> Callable[..., jax.Array]:
+    """An initialiser with values in +-`bound`."""
+
+    def draw(key: jax.Array, shape: Any, dtype: DTypeLike = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return draw
+
+
+def _constant(values: Any) -> Callable[..., jax.Array]:
+    """An initialiser that broadcasts `values`."""
+    return lambda key, shape, dtype=jnp.float32: jnp.broadcast_to(values, shape).astype(dtype)
+
+
 class ContinuousMemory(nn.Module):
     """Writes vectors into coefficients `B` and reads them with a density per query.
 
@@ -34,8 +48,7 @@ class ContinuousMemory(nn.Module):
       num_samples: M, positions at which the old signal is read before it is contracted.
       tau: share of [0, 1] that the old signal is contracted to.
       ridge: penalty of the regression.
-      first_length: vectors in the first fit.
-      write_length: vectors in every later one.
+      first_length, write_length: vectors in the first fit, and in every later one.
       sigma_sq_min: smallest squared width of a query's density.
       density: density of a query, 'gaussian' or 'parabola'.
       padding: pull the signal to zero outside of [0, 1], as the released code does.
@@ -76,16 +89,9 @@ class ContinuousMemory(nn.Module):
         out = initializers.kernel(settings, inputs=2, residual=True)
         self.out = HeadsOut(d_model=width, dtype=self.float32, kernel_init=out)
         axes = initializers.with_axes
-        bound = (3 * width) ** -0.5  # PyTorch's default, as in the released code
-
-        def uniform(
-            key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
-        ) -> jax.Array:
-            return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-        self.gate_kernel = self.param(
-            'gate_kernel', axes(uniform, (None, None, 'embed')), (3, width, width)
-        )
+        uniform = _uniform((3 * width) ** -0.5)  # PyTorch's default, as in the released code
+        gate = axes(uniform, (None, None, 'embed'))
+        self.gate_kernel = self.param('gate_kernel', gate, (3, width, width))
         self.gate_bias = self.param('gate_bias', uniform, (width,))
         self.mu_kernel = self.param('mu_kernel', init, (self.num_basis,))
         self.sigma_kernel = self.param('sigma_kernel', init, (self.num_basis,))
@@ -95,33 +101,25 @@ class ContinuousMemory(nn.Module):
             wide = np.log(np.expm1(self.first_width**2)) if self.first_width else 0.0
             starts = dict(mu_bias=np.log(places / (1 - places)), sigma_bias=wide)
             self.offsets = tuple(
-                self.param(name, axes(self._starting(value), ('heads',)), (settings.num_heads,))
+                self.param(name, axes(_constant(value), ('heads',)), (settings.num_heads,))
                 for name, value in starts.items()
             )
         sizes = (self.num_samples, self.tau, self.ridge, self.num_basis, tuple(self.widths))
         whole, _ = continuous.fit_matrices(self.first_length, *sizes, self.padding)
         _, update = continuous.fit_matrices(self.write_length, *sizes, self.padding)
         centres, widths = continuous.gaussian_basis(self.num_basis, tuple(self.widths))
-        self.first_matrix, self.update_matrix = (
-            jnp.asarray(m, self.float32) for m in (whole, update)
-        )
+        self.first_matrix = jnp.asarray(whole, self.float32)
+        self.update_matrix = jnp.asarray(update, self.float32)
         self.centres, self.sizes = (jnp.asarray(array, self.float32) for array in (centres, widths))
-
-    @staticmethod
-    def _starting(values: Any) -> Callable[..., jax.Array]:
-        """An initialiser that broadcasts `values`."""
-        return lambda key, shape, dtype=jnp.float32: jnp.broadcast_to(values, shape).astype(dtype)
 
     def gate(self, vectors: jax.Array) -> jax.Array:
         """Vectors times their gate (Eq. 18), a convolution over neighbours: [batch, n, d_model]."""
         vectors = vectors.astype(self.float32)
         padded = jnp.pad(vectors, [(0, 0), (1, 1), (0, 0)])
         kernel = self.gate_kernel.astype(self.float32)
-        length = vectors.shape[1]
-        mixed = sum(padded[:, i : i + length] @ kernel[i] for i in range(3))
-        return vectors * jax.nn.sigmoid(
-            mixed + self.gate_bias.astype(self.float32).reshape(1, 1, -1)
-        )
+        mixed = sum(padded[:, i : i + vectors.shape[1]] @ kernel[i] for i in range(3))
+        bias = self.gate_bias.astype(self.float32).reshape(1, 1, -1)
+        return vectors * jax.nn.sigmoid(mixed + bias)
 
     def first(self, vectors: jax.Array) -> jax.Array:
         """Coefficients of the first `first_length` vectors: [batch, num_basis, d_model]."""
@@ -185,3 +183,23 @@ class ContinuousMemory(nn.Module):
         expected = continuous.expectation(mu, sigma_sq, self.centres, self.sizes, self.density)
         read = jnp.einsum('bhqk,bhkd->bhqd', expected, values, precision=continuous.HIGHEST)
         return self.out(read), mu, sigma_sq, scores
+
+
+def continuous_memory_of(layer: Any, first_length: int, write_length: int) -> ContinuousMemory:
+    """The continuous memory of a layer with `settings` and the fields of `ContinuousMemory`."""
+    return ContinuousMemory(
+        settings=layer.settings,
+        num_basis=layer.num_basis,
+        widths=tuple(layer.widths),
+        num_samples=layer.num_samples,
+        tau=layer.tau,
+        ridge=layer.ridge,
+        first_length=first_length,
+        write_length=write_length,
+        sigma_sq_min=layer.sigma_sq_min,
+        density=layer.density,
+        padding=layer.padding,
+        biases=layer.biases,
+        first_width=layer.first_width,
+        first_places=tuple(layer.first_places),
+    )

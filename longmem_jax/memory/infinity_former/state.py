@@ -6,7 +6,8 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.attention.window import push
-from longmem_jax.segment import select_lanes
+from longmem_jax.contract import ModelSettings
+from longmem_jax.segment import count_on, count_round, per_lane, select_lanes
 
 
 class LongTermState(flax.struct.PyTreeNode):
@@ -28,6 +29,31 @@ class LongTermState(flax.struct.PyTreeNode):
     pending_count: jax.Array
     stored: jax.Array
     writes: jax.Array
+
+    def oldest(self, number: int) -> jax.Array:
+        """The `number` vectors that have waited longest, detached: [batch, number, d_model]."""
+        start = self.pending.shape[1] - self.pending_count
+        take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, number))
+        return jax.lax.stop_gradient(take(self.pending, start))
+
+    def after_write(
+        self, ready: jax.Array, empty: jax.Array, needed: jax.Array, coefficients: jax.Array
+    ) -> 'LongTermState':
+        """The memory with new coefficients where lanes are `ready`, and its counts.
+
+        Args:
+          ready: bool [batch], lanes in which enough vectors wait.
+          empty: bool [batch], lanes in which this is the first write.
+          needed: int32 [batch], vectors of this write.
+          coefficients: [batch, num_basis, d_model], after the write.
+        """
+        stored = count_on(jnp.where(empty, 0, self.stored), needed)
+        return self.replace(
+            coefficients=jnp.where(per_lane(ready, coefficients), coefficients, self.coefficients),
+            pending_count=jnp.where(ready, self.pending_count - needed, self.pending_count),
+            stored=jnp.where(ready, stored, self.stored),
+            writes=count_round(self.writes, ready.astype(jnp.int32)),
+        )
 
 
 class InfinityFormerState(flax.struct.PyTreeNode):
@@ -63,6 +89,30 @@ class InfinityFormerCache(flax.struct.PyTreeNode):
     keys: jax.Array
     values: jax.Array
     mass: jax.Array
+
+
+def empty_state(
+    settings: ModelSettings,
+    batch: int,
+    memory_length: int,
+    num_basis: int,
+    num_bins: int,
+    room: int,
+) -> InfinityFormerState:
+    """Both memories empty; `room` for vectors that wait, `memory_length` 0 = no short-term memory."""
+    width, dtype = settings.d_model, settings.dtype
+    none = jnp.zeros((batch,), jnp.int32)
+    long = LongTermState(
+        coefficients=jnp.zeros((batch, num_basis, width), jnp.promote_types(dtype, jnp.float32)),
+        mass=jnp.zeros((batch, num_bins), jnp.float32),
+        pending=jnp.zeros((batch, room, width), dtype),
+        pending_count=none,
+        stored=none,
+        writes=none,
+    )
+    if not memory_length:
+        return InfinityFormerState(None, None, long)
+    return InfinityFormerState(jnp.zeros((batch, memory_length, width), dtype), none, long)
 
 
 def remember(

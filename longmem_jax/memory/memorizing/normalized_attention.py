@@ -89,12 +89,9 @@ class NormalizedAttention(nn.Module):
             constant = initializers.with_axes(constant, ('heads',))
             self.scale = self.param('scale', constant, (settings.num_heads,))
         self.score_scale = 1.0 if self.normalized else settings.score_scale
+        distances = self.memory_length + settings.segment_length
         self.relation = RelativePosition(
-            settings=settings,
-            shared=None,
-            kind=self.position,
-            num_distances=self.memory_length + settings.segment_length,
-            clamp_length=0,
+            settings, None, self.position, num_distances=distances, clamp_length=0
         )
 
     def initial(self, batch_size: int) -> RecentKeys:
@@ -105,17 +102,11 @@ class NormalizedAttention(nn.Module):
         return RecentKeys(room, room, jnp.zeros((batch_size,), jnp.int32))
 
     def queries(self, x: jax.Array) -> jax.Array:
-        """Queries of `x` [batch, n, d_model] times their scale, if it is learned.
-
-        Returns:
-          [batch, heads, n, head_dim], without positions.
-        """
+        """Queries of `x` times their scale, if it is learned; without positions."""
         if not self.normalized:
             return self.projections.queries(x)
-        scale = jnp.abs(self.scale)[None, :, None, None]
-        return feature_maps.unit(self.projections.queries(x), EPSILON) * scale.astype(
-            self.settings.dtype
-        )
+        scale = jnp.abs(self.scale)[None, :, None, None].astype(self.settings.dtype)
+        return feature_maps.unit(self.projections.queries(x), EPSILON) * scale
 
     def key_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys, without positions, and values of `x`, [batch, kv_heads, n, head_dim] each."""
@@ -172,10 +163,8 @@ class NormalizedAttention(nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Queries, keys, values and local attention of a whole segment `x`, normalised."""
         queries, (keys, values) = self.queries(x), self.key_values(x)
-        all_keys, all_values = (
-            jnp.concatenate([old, new], axis=2)
-            for old, new in ((recent.keys, keys), (recent.values, values))
-        )
+        all_keys = jnp.concatenate([recent.keys, keys], axis=2)
+        all_values = jnp.concatenate([recent.values, values], axis=2)
         local = self.local(queries, all_keys, all_values, self.memory_length, recent.count, train)
         return queries, keys, values, local
 
@@ -184,10 +173,8 @@ class NormalizedAttention(nn.Module):
         settings = self.settings
         shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
-        return KeyValues(
-            jnp.concatenate([recent.keys, room], axis=2),
-            jnp.concatenate([recent.values, room], axis=2),
-        )
+        both = (recent.keys, recent.values)
+        return KeyValues(*(jnp.concatenate([each, room], axis=2) for each in both))
 
     def tokens(
         self, x: jax.Array, cache: KeyValues, count: jax.Array, index: int | jax.Array

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import shared_biases
 from longmem_jax.attention.rules import RelativeTable, Rules
-from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
+from longmem_jax.attention.self_attention import KeyValues, attention_of, write_at
 from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
@@ -152,15 +152,7 @@ class MemTransformer(nn.Module):
 
     def setup(self) -> None:
         self.projections = Projections(self.settings)
-        self.attention = SelfAttention(
-            settings=self.settings,
-            projections=self.projections,
-            normalize=self.normalize,
-            shared=self.shared,
-            position=self.position,
-            memory_length=self.memory_length,
-            clamp_length=self.clamp_length,
-        )
+        self.attention = attention_of(self, self.memory_length, clamp_length=self.clamp_length)
 
     def _keys_values(self, x: jax.Array, start: int | jax.Array) -> KeyValues:
         """Keys and values of normalised `x`, whose first vector has key index `start`."""

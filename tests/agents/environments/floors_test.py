@@ -15,18 +15,18 @@ UP, DOWN, LEFT, RIGHT = range(4)
 EPISODES = 4_000
 
 
-def earned(environment, play, memory):
-    """Mean reward and mean measure of episodes that `play` plays to their end.
+def earned(environment, play, *memories):
+    """Rewards and measures of episodes that `play` plays to their end, by one program.
 
     Args:
       environment: what is played.
       play: (key, observation, memory) to (action, memory).
-      memory: of the player at the start.
+      memories: of players at the start, who are asked for one after the other.
     """
 
     @jax.jit
-    @jax.vmap
-    def episode(key):
+    @functools.partial(jax.vmap, in_axes=(0, None))
+    def episode(key, memory):
         key_start, key = jax.random.split(key)
         observation, state = environment.reset(key_start)
 
@@ -46,8 +46,8 @@ def earned(environment, play, memory):
         carry, _ = jax.lax.scan(step, carry, jax.random.split(key, environment.longest))
         return carry[4], carry[5]
 
-    reward, measure = episode(jax.random.split(jax.random.key(3), EPISODES))
-    return np.asarray(reward), np.asarray(measure)
+    keys = jax.random.split(jax.random.key(3), EPISODES)
+    return [jax.device_get(episode(keys, memory)) for memory in memories]
 
 
 def close(found, expected):
@@ -57,39 +57,44 @@ def close(found, expected):
         assert abs(values.mean() - mean) < 4 * error, (values.mean(), mean, error)
 
 
-def walks(span):
-    """A player of Corridor who sees the object's colour for `span` steps after it."""
+def walks():
+    """A player of Corridor who sees the object's colour for a number of steps after it: the last of
+    its memory.
+    """
     words = [corridor.WORDS.index(word) for word in ('object', 'door', 'red')]
 
     def play(key, seen, memory):
-        red, age = memory
+        red, age, span = memory
         thing, door, colour = (seen[..., word] for word in words)
         at_start = thing[1, 0]
         red, age = jnp.where(at_start, colour[1, 0], red), jnp.where(at_start, 0, age + 1)
         red = jnp.where(age <= span, red, jax.random.bernoulli(key))
         up = colour[0, 1] == red
-        return jnp.where(door[0, 1], jnp.where(up, UP, DOWN), RIGHT), (red, age)
+        return jnp.where(door[0, 1], jnp.where(up, UP, DOWN), RIGHT), (red, age, span)
 
-    return play, (jnp.bool_(False), jnp.int32(0))
+    return play
 
 
-@pytest.mark.parametrize('span', [0, 3, 100])
-def test_corridor(span):
+def test_corridor():
     fields = dict(shortest=1, longest=8, steps_per_cell=1, extra_steps=0)
-    expected = floors.of_corridor(fields, span)
-    assert expected.success == {0: 0.5625, 3: 0.75, 100: 1.0}[span]
-    close(earned(corridor.build(**fields), *walks(span)), expected)
+    shares = {0: 0.5625, 3: 0.75, 100: 1.0}
+    memories = [(np.bool_(False), np.int32(0), np.int32(span)) for span in shares]
+    found = earned(corridor.build(**fields), walks(), *memories)
+    for (span, share), own in zip(shares.items(), found, strict=True):
+        expected = floors.of_corridor(fields, span)
+        assert expected.success == share
+        close(own, expected)
 
 
-def opens(rooms, remembers):
+def opens():
     """A player of Portal: it opens doors by chance, but those it knows if it remembers.
 
     The memory: which wall leads on in each room, where known (1 right, -1 left), the room it tried
-    last and the wall.
+    last, the wall, whether it walks, and whether it remembers.
     """
 
     def play(key, seen, memory):
-        known, tried, wall, walking = memory
+        known, tried, wall, walking, remembers = memory
         room = jnp.argmax(seen[1, 1, len(portal.WORDS) :])
         arrived = ~walking & (tried >= 0)
         tried_at = jnp.maximum(tried, 0)
@@ -100,12 +105,11 @@ def opens(rooms, remembers):
         wall = jnp.where(walking, wall, choice)
         at_door = (seen[1, 0] | seen[1, 2])[portal.WORDS.index('door')]
         action = jnp.where(wall > 0, RIGHT, LEFT)
-        return action, (known, room, wall, ~at_door)
+        return action, (known, room, wall, ~at_door, remembers)
 
-    return play, (jnp.zeros(rooms, jnp.int32), jnp.int32(-1), jnp.int32(0), jnp.bool_(False))
+    return play
 
 
-@pytest.mark.parametrize('remembers', [False, True])
 @pytest.mark.parametrize(
     'fields',
     [
@@ -116,10 +120,12 @@ def opens(rooms, remembers):
     ],
     ids=str,
 )
-def test_portal(fields, remembers):
-    rule = floors.portal_remembers if remembers else floors.portal_forgets
-    play = opens(fields['rooms'], remembers)
-    close(earned(portal.build(**fields), *play), rule(fields))
+def test_portal(fields):
+    first = np.zeros(fields['rooms'], np.int32), np.int32(-1), np.int32(0), np.bool_(False)
+    memories = [(*first, np.bool_(remembers)) for remembers in (False, True)]
+    forgets, remembers = earned(portal.build(**fields), opens(), *memories)
+    close(forgets, floors.portal_forgets(fields))
+    close(remembers, floors.portal_remembers(fields))
 
 
 def test_portal_of_the_paper():
@@ -135,16 +141,19 @@ def test_a_portal_of_two_rooms_by_hand():
     assert remembers == pytest.approx((0.1, 1.0)), 'a wrong door once at most'
 
 
-@pytest.mark.parametrize('remembers', [False, True])
-def test_repeat_previous(remembers):
+def test_repeat_previous():
     fields = dict(symbols=3, back=2, steps=8)
 
-    def play(key, seen, last):
+    def play(key, seen, memory):
+        last, remembers = memory
         last = jnp.concatenate([jnp.argmax(seen)[None], last[:-1]])
-        return jnp.where(remembers, last[2], jax.random.randint(key, (), 0, 3)), last
+        action = jnp.where(remembers, last[2], jax.random.randint(key, (), 0, 3))
+        return action, (last, remembers)
 
-    found = earned(repeat_previous.build(**fields), play, jnp.zeros(3, jnp.int32))
-    close(found, floors.FLOORS['repeat_previous'](fields)[int(remembers)])
+    memories = [(np.zeros(3, np.int32), np.bool_(remembers)) for remembers in (False, True)]
+    found = earned(repeat_previous.build(**fields), play, *memories)
+    for own, expected in zip(found, floors.FLOORS['repeat_previous'](fields), strict=True):
+        close(own, expected)
 
 
 @functools.cache

@@ -52,7 +52,7 @@ class Step:
     at_most: bool = False
 
 
-class Task(Protocol):
+class Job(Protocol):
     """What is trained. The runner calls the methods in this order, `evaluate` between batches.
 
     Attributes:

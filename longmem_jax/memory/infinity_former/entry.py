@@ -1,11 +1,16 @@
-"""The settings of an infinity-former: their rules, and how they follow from the sizes of a model."""
+"""The entry of the infinity-former: rules of its settings, and how they follow from sizes of a model."""
 
 import math
 from typing import Any
 
-from longmem_jax.contract import Fields, Recipe, Scale
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.relative_position import shared_biases
+from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.memory.infinity_former import continuous
+from longmem_jax.memory.infinity_former.layer import InfinityFormer
+from longmem_jax.memory.infinity_former.view import held, read, series
 from longmem_jax.problems import above, at_least, between, one_of
+from longmem_jax.views import View
 
 THRESHOLDS = ('fill', 'clear')
 KEPT = 0.3  # of a vector's share of the memory, in recipes, after as many tokens as it should last
@@ -127,3 +132,51 @@ def recipe(scale: Scale) -> Recipe:
     )
     groups = (('attention/memory/', 3.0, False),)
     return Recipe({'infinity_former': fields}, loss_weights={'kl': 1e-6}, groups=groups)
+
+
+ENTRY = Entry(
+    name='infinity_former',
+    layer=LayerType(
+        InfinityFormer,
+        check=check,
+        shared=shared_biases,
+        losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),
+        reach=reach,
+        fused=fused_rules.position_problem,
+    ),
+    recipe=Recipes({'infinity_former': recipe}),
+    graft=Graft(
+        lambda scale, position: dict(position=position, memory_length=0),
+        exact=True,
+        how='the result of reading is added to the attention; it is zero while nothing is stored',
+        positions='positions in a signal that is contracted, as in the paper',
+    ),
+    view=View(held, read, series, lengths={'memory_length': '', 'num_basis': '+ functions '}),
+    toy=dict(
+        memory_length=3,
+        position='rotary',
+        num_basis=8,
+        widths=(0.15, 0.3),
+        num_samples=8,
+        write_length=5,
+        sticky='sampled',
+        num_bins=16,
+    ),
+    variants=dict(
+        no_short_memory=dict(
+            memory_length=0,
+            sticky='quantile',
+            density='parabola',
+            biases=True,
+            first_width=0.3,
+            first_places=(0.2, 0.8),
+        ),
+        clearing=dict(
+            memory_threshold=10,
+            threshold_kind='clear',
+            sticky='none',
+            kl='none',
+            normalize_written=False,
+        ),
+    ),
+)

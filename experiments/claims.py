@@ -1,0 +1,269 @@
+"""What the pages say about numbers, as claims that a machine decides.
+
+python -m experiments.claims [--stale | --write | --read_pages]
+
+`claims.toml` has a claim per sentence: the cells of JSON files that it rests on, and what must hold
+for them. Printed is every claim with its verdict: it holds, it fails, cells are missing, or it holds and
+is stale, since the code of its memory was changed after its cells were measured. The exit code is 1 if
+one fails or lacks cells. `--stale` prints the commands that measure stale ones again. `--write` writes
+the sentences, with the numbers of the cells, into the pages, between `<span id="claim-NAME">` and
+`</span>`. `--read_pages` reads tables that only a page has into `page.json`, see `page_tables.py`.
+
+A path of cells is 'FILE: key / key / ...', FILE of the table `files`; `*` is every key, `a|b` are two.
+What must hold is an expression, see `claim_language.py`.
+"""
+
+import argparse
+import functools
+import json
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import page_tables, provenance
+from experiments.claim_language import Cells, number, true
+from longmem_jax import files
+
+FILE = Path(__file__).with_suffix('.toml')
+WIDTH = 140
+NUMBER = re.compile(r'\{([^{}:]+):([^{}]*)\}')  # in the text of a claim
+SPAN = re.compile(r'(<span id="claim-([\w]+)">)(.*?)(</span>)', re.DOTALL)
+STALE = 'stale'  # the id of the sentence of a page about its stale claims
+
+
+class Missing(Exception):
+    """Cells that are not there."""
+
+
+class Claim(NamedTuple):
+    """A claim of `claims.toml`.
+
+    Attributes:
+      name: of its place in the pages.
+      text: the sentence; `{expression:format}` is a number.
+      memories: that it speaks of; names of the table `code`.
+      pages: that have the sentence.
+      cells: names to a path, or to several.
+      holds: what must be true.
+    """
+
+    name: str
+    text: str
+    memories: list[str]
+    pages: list[str]
+    cells: dict[str, str | list[str]]
+    holds: str
+
+
+@functools.cache
+def _content() -> dict[str, Any]:
+    return tomllib.loads(FILE.read_text())
+
+
+def claims() -> list[Claim]:
+    """All claims, in the order of the file."""
+    return [Claim(**given) for given in _content()['claim']]
+
+
+def code() -> dict[str, list[str]]:
+    """Memory to the paths of its code."""
+    return _content()['code']
+
+
+@functools.cache
+def _tree(file: str) -> Any:
+    path = FILE.parent / _content()['files'].get(file, file)
+    if not path.exists():
+        raise Missing(f'{file} is not there')
+    return json.loads(path.read_text())
+
+
+def _below(tree: Any, path: list[str], run: dict[str, Any], keys: tuple[str, ...]) -> Iterator[Any]:
+    """Numbers, keys and origins of what a path leads to."""
+    if isinstance(tree, dict):
+        run, tree = run | tree.get('run', {}), tree.get('rows', tree)
+    if isinstance(tree, list) and not path:
+        tree, path = {str(seed): value for seed, value in enumerate(tree)}, ['*']
+    if isinstance(tree, int | float) and path in ([], ['mean'], ['min'], ['max']):
+        yield (
+            tree,
+            ', '.join(keys),
+            run,
+        )  # a number instead of a mean and a range: all seeds have it
+        return
+    known = [key for key in tree if key != 'run'] if isinstance(tree, dict) else []
+    first, *rest = path or ['']
+    several = first == '*' or '|' in first
+    for key in known if first == '*' else first.split('|'):
+        if key not in known:
+            raise Missing(f'no {key!r} among {", ".join(known) or "numbers"}')
+        yield from _below(tree[key], rest, run, (*keys, key) if several else keys)
+
+
+def found(paths: str | list[str]) -> tuple[Cells, list[dict[str, Any]]]:
+    """The cells of a path, or of several, and where they come from.
+
+    Raises:
+      Missing: there are none.
+    """
+    cells = []
+    for path in [paths] if isinstance(paths, str) else paths:
+        file, _, inside = path.partition(': ')
+        more = list(_below(_tree(file), [key.strip() for key in inside.split(' / ')], {}, ()))
+        if not more:
+            raise Missing(f'{path}: no cells')
+        cells += more
+    values, keys, runs = zip(*cells, strict=True)
+    return Cells(np.asarray(values, float), keys), list(runs)
+
+
+def cells_of(claim: Claim) -> dict[str, Cells]:
+    """Names to cells."""
+    return {name: found(paths)[0] for name, paths in claim.cells.items()}
+
+
+def sentence(claim: Claim) -> str:
+    """The text with the numbers of the cells."""
+    cells = cells_of(claim)
+    return NUMBER.sub(lambda match: format(number(match[1], cells), match[2]), claim.text)
+
+
+def origins(claim: Claim) -> list[dict[str, Any]]:
+    """Where its cells come from, each once."""
+    runs = [run for path in claim.cells.values() for run in found(path)[1]]
+    return [run for place, run in enumerate(runs) if run not in runs[:place]]
+
+
+@functools.cache
+def changed(commit: str | None, memory: str) -> bool | None:
+    """Whether the code of a memory was changed after a commit; None = git does not know."""
+    since = ('rev-list', '-1', f'{commit}..HEAD', '--', *code()[memory])
+    later = provenance.git(*since) if commit else None
+    return None if later is None else bool(later)
+
+
+def stale(claim: Claim) -> bool | None:
+    """Whether cells are older than the code of a memory; None = not known."""
+    ages = {
+        changed(run.get('commit'), memory) for run in origins(claim) for memory in claim.memories
+    }
+    return True if True in ages else None if None in ages else False
+
+
+def holds(claim: Claim) -> bool:
+    """Whether the cells are as the claim says; raises `Missing`."""
+    return true(claim.holds, cells_of(claim))
+
+
+def verdict(claim: Claim) -> str:
+    """'holds', 'fails', 'cells missing: ...', or 'holds, ' and what is known about the age."""
+    try:
+        if not holds(claim):
+            return 'fails'
+    except Missing as error:
+        return f'cells missing: {error}'
+    return {True: 'holds, stale', None: 'holds, age not known', False: 'holds'}[stale(claim)]
+
+
+def about_age(page: str) -> str:
+    """The sentence of a page about the claims in it whose cells are older than the code."""
+    names = sorted({
+        memory
+        for claim in claims() if page in claim.pages
+        for memory in claim.memories
+        if any(changed(run.get('commit'), memory) for run in origins(claim))
+    })  # fmt: skip
+    if not names:
+        return 'All claims of this page were measured after the last change of their memories.'
+    return (
+        'Measured before the last change of the code of their memory: the claims about '
+        f'{", ".join(f"`{name}`" for name in names)} (`python -m experiments.claims --stale`).'
+    )
+
+
+def render(page: str, text: str, ages: bool = False) -> str:
+    """The text of a page with the sentences of its claims; with `ages`, also that about the age."""
+    by_name = {claim.name: claim for claim in claims()}
+
+    def replaced(match: re.Match[str]) -> str:
+        start, name, old, end = match.groups()
+        if name == STALE and not ages:
+            return match[0]
+        new = about_age(page) if name == STALE else sentence(by_name[name])
+        return match[0] if old.split() == new.split() else f'{start}{new}{end}'
+
+    return SPAN.sub(replaced, text)
+
+
+def _wrapped(text: str) -> str:
+    """A paragraph or an item of a list with lines of at most `WIDTH`."""
+    item = re.match(r'(- |\d+\. )?', text)
+    indent = ' ' * len(item[0]) if item else ''
+    # No line may begin with a sign that makes it another kind of paragraph.
+    kept = re.sub(r' (?=[-+>#] |id=")', '\0', ' '.join(text.split()))
+    wrapper = textwrap.TextWrapper(
+        WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    lines = wrapper.wrap(kept)
+    return '\n'.join(lines).replace('\0', ' ')
+
+
+def write() -> None:
+    """Writes the sentences of all claims into their pages."""
+    for page in sorted({page for claim in claims() for page in claim.pages}):
+        path = provenance.ROOT / page
+        # Paragraphs, items of lists and lines of tables, each with what separates it from the next.
+        parts = re.split(r'(\n\n+|\n(?=(?:[-|]|\d+\.) ))', path.read_text())
+        for place, part in enumerate(parts):
+            new = render(page, part, ages=True)
+            if new != part:
+                end = '\n' * part.endswith('\n')
+                parts[place] = new if part.startswith('|') else _wrapped(new) + end
+        files.write(path, ''.join(parts))
+
+
+def main(given: list[str]) -> int:
+    """Runs the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument('--stale', action='store_true', help='commands that measure again')
+    chosen.add_argument('--write', action='store_true', help='the sentences into the pages')
+    chosen.add_argument('--read_pages', action='store_true', help='tables of pages into page.json')
+    options = parser.parse_args(given)
+    if options.read_pages:
+        for file in sorted(FILE.parent.glob(f'*/{page_tables.FILE}')):
+            page_tables.read(file)
+        return 0
+    if options.write:
+        write()
+        return 0
+    if options.stale:
+        if provenance.COMMIT is None:
+            print('This is no git checkout, so nobody knows which numbers are older than the code.')
+        again: dict[str, list[str]] = {}
+        for claim in claims():
+            for run in origins(claim) if stale(claim) else ():
+                again.setdefault(run['command'], []).append(claim.name)
+        for command, names in again.items():
+            print(f'{command}  # {", ".join(dict.fromkeys(names))}')
+        return 0
+    failed = 0
+    for claim in claims():
+        found_ = verdict(claim)
+        failed += not found_.startswith('holds')
+        said = sentence(claim) if found_.startswith('holds') else f'{claim.holds}: {claim.text}'
+        print(f'{claim.name} {found_}. {said}')
+    print(f'{len(claims())} claims, {failed} of them fail or lack cells.')
+    return int(failed > 0)
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

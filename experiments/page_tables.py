@@ -1,0 +1,105 @@
+"""Numbers that only a page has, as JSON beside it: the tables of README.md in `page.json`.
+
+`page.json` names tables by their heading and, below it, their number; `read` fills in the rows. A row is
+named by its first columns ('... reset' by the row before it, too) and has its other columns by their
+headings: a number, a list of numbers, or mean, min and max. A test holds both equal. Programs that write
+JSON of their own need no such file.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments import provenance
+from longmem_jax import files
+
+FILE = 'page.json'
+NUMBER = r'[-+]?(?:\d[\d,]*)?(?:\.\d+)?'
+SPREAD = re.compile(rf'({NUMBER}) \(({NUMBER}) - ({NUMBER})\)(?:, [a-z ]+)?')
+LISTED = re.compile(rf'{NUMBER}(?:(?:, | / ){NUMBER})*')
+
+
+def _number(text: str) -> float:
+    value = float(text.replace(',', ''))
+    return int(value) if value.is_integer() else value
+
+
+def cell(text: str) -> Any:
+    """A cell as JSON; None if it is neither a number, a list of numbers nor 'mean (min - max)'.
+
+    What is in brackets behind one number is left out.
+    """
+    text = text.replace('*', '').strip()
+    if spread := SPREAD.fullmatch(text):
+        return dict(zip(('mean', 'min', 'max'), map(_number, spread.groups()), strict=True))
+    text = re.sub(rf'^({NUMBER}) \([^()]*\)$', r'\1', text)
+    if not re.search(r'\d', text) or not LISTED.fullmatch(text):
+        return None
+    found = [_number(item) for item in re.split(', | / ', text)]
+    return found if len(found) > 1 else found[0]
+
+
+def tables(page: str) -> Iterator[tuple[str, int, list[list[str]]]]:
+    """Heading, number of the first line, and the cells of every table, headings first."""
+    heading, lines = '', page.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith('#'):
+            heading = line.lstrip('# ')
+        if line.startswith('|') and not lines[number - 1].startswith('|'):
+            found = []
+            for row in lines[number:]:
+                if not row.startswith('|'):
+                    break
+                cells = row.strip()[1:-1].replace('`', '').split('|')
+                found.append([each.strip() for each in cells])
+            yield heading, number + 1, found
+
+
+def _named(names: Iterable[str]) -> Iterator[str]:
+    """Names in which '...' stands for the name before."""
+    before = ''
+    for name in names:
+        before = before if name.startswith('...') else name
+        yield f'{before}, {name[4:]}' if name.startswith('...') else name
+
+
+def rows(table: list[list[str]], keys: int) -> dict[str, dict[str, Any]]:
+    """The rows of a table by the names in their first `keys` columns."""
+    heads = list(_named(table[0]))[keys:]
+    names = _named(', '.join(line[:keys]) for line in table[2:])
+    found = {}
+    for name, line in zip(names, table[2:], strict=True):
+        cells = dict(zip(heads, map(cell, line[keys:]), strict=True))
+        found[name] = {head: value for head, value in cells.items() if value is not None}
+    return found
+
+
+def on_page(file: Path) -> Iterator[tuple[str, int, dict[str, dict[str, Any]]]]:
+    """Name, first line and rows of every table of a `page.json`, as the page has them."""
+    named: dict[str, list[tuple[int, list[list[str]]]]] = {}
+    for heading, line, table in tables(file.with_name('README.md').read_text()):
+        named.setdefault(heading, []).append((line, table))
+    for name, given in json.loads(file.read_text()).items():
+        line, table = named[given['heading']][given.get('number', 1) - 1]
+        yield name, line, rows(table, given.get('keys', 1))
+
+
+def read(file: Path) -> None:
+    """Writes the rows of the page into a `page.json`, each with the commit of its line."""
+    content = json.loads(file.read_text())
+    page = file.with_name('README.md')
+    blame = provenance.git('blame', '-s', '--abbrev=11', '--', str(page))
+    commits = [line.split()[0].lstrip('^') for line in blame.splitlines()] if blame else []
+    parts = []
+    for name, line, found in on_page(file):
+        about = {key: value for key, value in content[name].items() if key != 'rows'}
+        lines = []
+        for number, (row, cells) in enumerate(found.items()):
+            origin = {'run': {'commit': commits[line + 1 + number]}} if commits else {}
+            lines.append(f'  {json.dumps(row)}: {json.dumps(origin | cells)}')
+        head = json.dumps(about)[:-1]
+        shown = ',\n'.join(lines)
+        parts.append(f' {json.dumps(name)}: {head}, "rows": {{\n{shown}\n }}}}')
+    files.write(file, '{\n' + ',\n'.join(parts) + '\n}\n')
