@@ -193,8 +193,8 @@ def render(page: str, text: str, ages: bool = False) -> str:
 
     def replaced(match: re.Match[str]) -> str:
         start, name, old, end = match.groups()
-        if name == STALE and not ages:
-            return match[0]
+        if name == STALE and (not ages or provenance.COMMIT is None):
+            return match[0]  # without git nobody knows
         new = about_age(page) if name == STALE else sentence(by_name[name])
         return match[0] if old.split() == new.split() else f'{start}{new}{end}'
 

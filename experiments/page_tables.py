@@ -14,6 +14,7 @@ from typing import Any
 
 from experiments import provenance
 from longmem_jax import files
+from longmem_jax.errors import UsageError
 
 FILE = 'page.json'
 NUMBER = r'[-+]?(?:\d[\d,]*)?(?:\.\d+)?'
@@ -61,6 +62,7 @@ def _named(names: Iterable[str]) -> Iterator[str]:
     """Names in which '...' stands for the name before."""
     before = ''
     for name in names:
+        name = name.replace(' / ', '/')  # ' / ' separates the keys of a path
         before = before if name.startswith('...') else name
         yield f'{before}, {name[4:]}' if name.startswith('...') else name
 
@@ -87,19 +89,27 @@ def on_page(file: Path) -> Iterator[tuple[str, int, dict[str, dict[str, Any]]]]:
 
 
 def read(file: Path) -> None:
-    """Writes the rows of the page into a `page.json`, each with the commit of its line."""
-    content = json.loads(file.read_text())
-    page = file.with_name('README.md')
+    """Writes the rows of the page into a `page.json`; changed rows get the commit of their line.
+
+    Raises:
+      UsageError: outside of a git checkout.
+    """
+    content, page = json.loads(file.read_text()), file.with_name('README.md')
     blame = provenance.git('blame', '-s', '--abbrev=11', '--', str(page))
-    commits = [line.split()[0].lstrip('^') for line in blame.splitlines()] if blame else []
+    if blame is None:
+        raise UsageError(
+            f'{page}: only git knows since when its numbers are there; use a checkout.'
+        )
+    commits = [line.split()[0].lstrip('^') for line in blame.splitlines()]
     parts = []
     for name, line, found in on_page(file):
-        about = {key: value for key, value in content[name].items() if key != 'rows'}
-        lines = []
-        for number, (row, cells) in enumerate(found.items()):
-            origin = {'run': {'commit': commits[line + 1 + number]}} if commits else {}
-            lines.append(f'  {json.dumps(row)}: {json.dumps(origin | cells)}')
-        head = json.dumps(about)[:-1]
-        shown = ',\n'.join(lines)
+        about, lines = content[name], []
+        known = about.pop('rows', {})
+        for place, (row, cells) in enumerate(found.items()):
+            run = {'run': {'commit': commits[line + 1 + place]}}
+            old = known.get(row, {})
+            same = {'run': old.get('run')} | cells == old
+            lines.append(f'  {json.dumps(row)}: {json.dumps(old if same else run | cells)}')
+        head, shown = json.dumps(about)[:-1], ',\n'.join(lines)
         parts.append(f' {json.dumps(name)}: {head}, "rows": {{\n{shown}\n }}}}')
     files.write(file, '{\n' + ',\n'.join(parts) + '\n}\n')

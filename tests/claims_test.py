@@ -8,6 +8,7 @@ import pytest
 
 from experiments import claims, page_tables
 from experiments.claim_language import Cells, number, true
+from longmem_jax.errors import UsageError
 
 ALL = claims.claims()
 PAGES = sorted({page for claim in ALL for page in claim.pages})
@@ -140,6 +141,7 @@ def test_commands_that_measure_stale_cells_again(one, monkeypatch, capsys):
 
 def test_sentences_are_written_into_pages(one, monkeypatch, tmp_path):
     one(a=0.6, b=0.7)
+    monkeypatch.setattr(claims.provenance, 'COMMIT', 'abc')
     monkeypatch.setattr(claims.provenance, 'git', lambda *given: 'def')
     claims.main(['--write'])
     text = (tmp_path / 'page.md').read_text()
@@ -148,6 +150,10 @@ def test_sentences_are_written_into_pages(one, monkeypatch, tmp_path):
     claims.main(['--write'])
     assert (tmp_path / 'page.md').read_text() == text
     assert claims.render('page.md', text.replace('60', '61')) == text
+    monkeypatch.setattr(claims.provenance, 'COMMIT', None)
+    monkeypatch.setattr(claims.provenance, 'git', lambda *given: None)
+    claims.changed.cache_clear()
+    assert claims.render('page.md', text, ages=True) == text, 'outside of a checkout an age is kept'
 
 
 def test_tables_of_pages_are_read():
@@ -165,3 +171,18 @@ def test_tables_of_pages_are_read():
         None,
         [1, -2],
     ]
+
+
+def test_rows_keep_their_commit_until_their_numbers_change(tmp_path, monkeypatch):
+    (tmp_path / 'README.md').write_text('# One\n\n| n | x |\n|---|---|\n| a | 1 |\n| b | 2 |\n')
+    file = tmp_path / 'page.json'
+    about = {'heading': 'One', 'run': {'seeds': [0]}}
+    file.write_text(json.dumps({'t': about | {'rows': {'a': {'run': {'commit': 'old'}, 'x': 1}}}}))
+    blame = '\n'.join(f'{line}abc {line}) text' for line in range(1, 7))
+    monkeypatch.setattr(page_tables.provenance, 'git', lambda *given: blame)
+    page_tables.read(file)
+    expected = {'a': {'run': {'commit': 'old'}, 'x': 1}, 'b': {'run': {'commit': '6abc'}, 'x': 2}}
+    assert json.loads(file.read_text()) == {'t': about | {'rows': expected}}
+    monkeypatch.setattr(page_tables.provenance, 'git', lambda *given: None)
+    with pytest.raises(UsageError, match='use a checkout'):
+        page_tables.read(file)

@@ -39,9 +39,9 @@ from longmem_jax.microscope import inspect
 from longmem_jax.generation import text
 from longmem_jax.retrieval import build_datastore, spalm
 
-base.base(*sections.sections())  # imports the sections of all subjects
 answers = os.fdopen(os.dup(1), 'w')
 os.dup2(2, 1)
+base.base(*sections.sections())  # imports the sections of all subjects
 for line in sys.stdin:
     asked = json.loads(line)
     if isinstance(asked, int):

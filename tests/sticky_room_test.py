@@ -1,5 +1,7 @@
 """What the figure of sticky memories claims."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -35,3 +37,14 @@ def test_the_table_and_the_figure_have_the_same_numbers(tmp_path):
         assert [float(cell) for cell in line.strip('| ').split(' | ')[2:]] == [
             pytest.approx(value, abs=6e-4) for value in values
         ]
+
+
+def test_numbers_are_written_by_row_write_and_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        'sys.argv', ['sticky_room', f'--output={tmp_path / "room.png"}', '--seeds=11,']
+    )
+    monkeypatch.setattr(sticky_room, 'left', lambda *given: tuple(range(len(sticky_room.WRITES))))
+    sticky_room.main()
+    found = json.loads((tmp_path / 'room.json').read_text())
+    assert found['run']['seeds'] == [11] and found['none, any']['8'] == {'0': 3}
+    assert found['sampled, 12.5 %, 0.05 wide']['32'] == {'11': 5}

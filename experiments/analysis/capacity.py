@@ -11,7 +11,6 @@ import itertools
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
@@ -51,23 +50,23 @@ def recall(
     options = (normalizer, 'clamp', 1e-6)
     random = np.random.default_rng([seed, head_dim, pairs])
     shape = (lanes, 1, pairs, head_dim)
-    keys, values = (jnp.asarray(random.normal(size=shape), jnp.float32) for _ in range(2))
+    keys, values = (random.normal(size=shape).astype(np.float32) for _ in range(2))
     mapped = associative.FEATURES[features][0](keys)
     memory = associative.empty(lanes, 1, head_dim, head_dim)
     write = jax.jit(associative.write, static_argnums=(3, 4, 5, 6))
     for start in range(0, pairs, segment):
         entries = slice(start, start + segment)
         memory = write(memory, mapped[:, :, entries], values[:, :, entries], rule, *options)
-    read = associative.read(memory, mapped, *options)[:, 0]
-    expected = values[:, 0]
+    read = jax.jit(associative.read, static_argnums=(2, 3, 4))(memory, mapped, *options)
+    read, expected = np.asarray(read)[:, 0], values[:, 0]
     distance = (
-        jnp.square(read).sum(-1)[:, :, None]
-        + jnp.square(expected).sum(-1)[:, None]
-        - 2 * jnp.einsum('bid,bjd->bij', read, expected)
+        np.square(read).sum(-1)[:, :, None]
+        + np.square(expected).sum(-1)[:, None]
+        - 2 * np.einsum('bid,bjd->bij', read, expected)
     )
-    right = distance.argmin(axis=-1) == jnp.arange(pairs)[None]
-    norms = jnp.linalg.norm(read, axis=-1) * jnp.linalg.norm(expected, axis=-1)
-    cosine = (read * expected).sum(-1) / jnp.maximum(norms, 1e-12)
+    right = distance.argmin(axis=-1) == np.arange(pairs)[None]
+    norms = np.linalg.norm(read, axis=-1) * np.linalg.norm(expected, axis=-1)
+    cosine = (read * expected).sum(-1) / np.maximum(norms, 1e-12)
     return float(right.mean()), float(cosine.mean())
 
 

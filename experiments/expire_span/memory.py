@@ -1,6 +1,6 @@
 """How much memory every experiment of Expire-Span and its baselines need, as a Markdown table.
 
-python -m experiments.expire_span.memory [--peak] [--lanes=8] [CONFIG[:VARIANTS] ...]
+python -m experiments.expire_span.memory [--peak] [--lanes=8] [--output=FILE.json] [CONFIG ...]
 Without configs: all of the paper's, at full size and `:tiny`. The state of all layers is exact, and
 nothing is computed. `--peak` also compiles one training step on one device with `--lanes` lanes, of
 one layer (`--layers=0`: all): parameters, optimizer and memories, and the temporaries, of which a
@@ -11,10 +11,12 @@ import argparse
 import importlib
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from experiments import provenance
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, lower_step
@@ -102,7 +104,9 @@ def main() -> None:
     parser.add_argument(
         '--capacity', type=int, default=-1, help='of expire_span; 0 = never overflows'
     )
+    parser.add_argument('--output', type=Path, help='JSON file for the states, in bytes')
     arguments = parser.parse_args()
+    found: dict[str, Any] = {}
     columns = ['config', 'memory', 'length', 'lanes', 'state, GB', 'state of a lane, MB']
     if arguments.peak:
         layers = arguments.layers or 'all'
@@ -120,12 +124,15 @@ def main() -> None:
                     changed.model.expire_span.capacity = arguments.capacity
             lanes, reach = config.train.num_lanes, length(config)
             state = state_bytes(config)
+            found.setdefault(name, {})[memory] = {'state': state * lanes, 'of a lane': state}
             row = [name, memory, reach, str(lanes)]
             row += [f'{state * lanes / 1e9:,.2f}', f'{state / 1e6:,.1f}']
             if arguments.peak:
                 held, temporaries, seconds = compiled(again, arguments.lanes, arguments.layers)
                 row += [f'{held / 1e6:,.0f}', f'{temporaries / 1e6:,.0f}', f'{seconds:.0f}']
             print('|' + '|'.join(row) + '|', flush=True)
+    if arguments.output:
+        provenance.save(arguments.output, found, [], device='calculated')
 
 
 if __name__ == '__main__':

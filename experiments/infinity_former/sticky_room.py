@@ -2,6 +2,8 @@
 
 python -m experiments.infinity_former.sticky_room --output=sticky_room.png
 
+The numbers are written beside the figure, as sticky_room.json.
+
 No model is trained. A vector is written in the middle of a write; all later writes are zeros. Before
 each, a share of the attention is a Gaussian around the largest value of the signal, the rest is even.
 What is left is measured by the integral of the signal over [0, 1], as a wide density reads it; it is 1
@@ -11,12 +13,14 @@ at the first write. It may grow, since repeated sampling at one position widens 
 import argparse
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import matplotlib.figure
 import numpy as np
 
+from experiments import provenance
 from experiments.seeds import add_seeds
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.reporting import figures
@@ -68,6 +72,23 @@ def left(kind: str, share: float, width: float, tau: float, seed: int = 0) -> tu
     return tuple(found[write] / found[0] for write in WRITES)
 
 
+def label(kind: str, share: float, width: float) -> str:
+    """The attention on the vector, in words."""
+    return f'{100 * share:g} %, {width:g} wide' if kind != 'none' else 'any'
+
+
+def numbers(rows: list[tuple[str, float, float]], tau: float, seeds: list[int]) -> dict[str, Any]:
+    """Row to number of writes to seed to what is left."""
+    found: dict[str, Any] = {}
+    for kind, share, width in rows:
+        by_write = found.setdefault(f'{kind}, {label(kind, share, width)}', {})
+        for seed in seeds if kind.startswith('sampled') else [0]:
+            values = left(kind, share, width, tau, seed)
+            for write, value in zip(WRITES, values, strict=True):
+                by_write.setdefault(str(write), {})[str(seed)] = round(value, 6)
+    return found
+
+
 def table(rows: list[tuple[str, float, float]], tau: float, seeds: list[int]) -> str:
     """A Markdown table; rows of (kind, share, width), random kinds as mean (minimum - maximum)."""
     lines = [
@@ -82,8 +103,7 @@ def table(rows: list[tuple[str, float, float]], tau: float, seeds: list[int]) ->
             + (f' ({column.min():.2f} - {column.max():.2f})' if len(drawn) > 1 else '')
             for column in values.T
         ]
-        attention = f'{100 * share:g} %, {width:g} wide' if kind != 'none' else 'any'
-        lines.append(f'| `{kind}` | {attention} | {" | ".join(cells)} |')
+        lines.append(f'| `{kind}` | {label(kind, share, width)} | {" | ".join(cells)} |')
     return '\n'.join(lines)
 
 
@@ -131,6 +151,8 @@ def main() -> None:
     ]
     print(table(rows, options.tau, options.seeds))
     draw(rows, options.tau, options.seeds, options.output)
+    found = numbers(rows, options.tau, options.seeds)
+    provenance.save(options.output.with_suffix('.json'), found, options.seeds)
 
 
 if __name__ == '__main__':

@@ -1,19 +1,23 @@
 """Memory replay back-propagation against plain back-propagation through time, as a Markdown table.
 
-python -m experiments.layer_memories.replay
+python -m experiments.layer_memories.replay [--output=FILE.json]
 
 A small Memformer (configs/memformer_wikitext103.py:tiny), one training step of T segments: bytes of
 temporaries as reported by XLA, milliseconds, and the largest difference of any gradient, relative to
 the largest gradient of its parameter.
 """
 
+import argparse
 import statistics
 import time
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from configs import memformer_wikitext103
+from experiments import provenance
 from longmem_jax.data.lanes import Batch
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.models.kinds import make_model
@@ -40,6 +44,9 @@ def batch_of(segments: int, lanes: int, length: int, vocab: int) -> Batch:
 
 def main() -> None:
     """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+    parser.add_argument('--output', type=Path, help='JSON file for MB and differences')
+    options = parser.parse_args()
     config = memformer_wikitext103.get_config('tiny')
     lanes, length = config.train.num_lanes, config.train.segment_length
     model = make_model(config.model, length)
@@ -61,6 +68,7 @@ def main() -> None:
     print(
         '| T | plain, MB | ms | replay, MB | ms | largest difference |\n|---|---|---|---|---|---|'
     )
+    found: dict[str, Any] = {}
     for segments in (2, 8, 32):
         batch, cells, gradients = batch_of(segments, lanes, length, config.model.vocab_size), [], []
         for remat in (False, True):
@@ -73,12 +81,16 @@ def main() -> None:
                 jax.block_until_ready(compiled(params, batch))
                 times.append(1000 * (time.perf_counter() - start))
             size = compiled.memory_analysis().temp_size_in_bytes / 1e6
+            found.setdefault(str(segments), {})['replay' if remat else 'plain'] = size
             cells += [f'{size:,.1f}', f'{statistics.median(times):,.0f}']
         worst = max(
             float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
             for a, b in zip(*map(jax.tree.leaves, gradients), strict=True)
         )
+        found[str(segments)]['difference'] = worst
         print(f'| {segments} | {" | ".join(cells)} | {worst:.1e} |', flush=True)
+    if options.output:
+        provenance.save(options.output, found, [0])
 
 
 if __name__ == '__main__':

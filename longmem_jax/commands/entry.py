@@ -129,7 +129,8 @@ def _take_any_text() -> None:
         if getattr(sys, name) is None:  # a file that is opened later must not get its descriptor
             setattr(sys, name, open(os.devnull, 'w'))
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors='backslashreplace')
+            with contextlib.suppress(OSError):  # it leads elsewhere since Python has opened it
+                stream.reconfigure(errors='backslashreplace')
 
 
 def _is_reader_gone() -> bool:

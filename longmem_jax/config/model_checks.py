@@ -113,11 +113,9 @@ def _fields(model: Any, name: str, segment_length: int) -> list[str]:
     """Problems of the sub-config of the layer type `name`."""
     where = f'config.model.{name}'
     if name not in model:
-        advice = (
-            f'to use this memory in all layers: --config=configs/NAME.py:memory={name}'
-            if name not in FEED_FORWARD
-            else f'it needs the fields {", ".join(LAYERS[name].fields())}'
-        )
+        advice = f'a config file sets it: {where} = longmem_jax.config.recipes.section({name!r})'
+        if name not in FEED_FORWARD and name not in model.beside:
+            advice += f'; to use this memory in all layers: --config=configs/NAME.py:memory={name}'
         return [f'{where} is missing, though {name!r} is in the stack of layers; {advice}']
     return layer_problems(
         LAYERS[name],

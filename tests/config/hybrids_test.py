@@ -6,6 +6,7 @@ import pytest
 
 from longmem_jax.config import checks
 from longmem_jax.config.hybrids import names_of
+from longmem_jax.config.recipes import section
 from longmem_jax.errors import UsageError
 
 
@@ -72,3 +73,16 @@ def test_what_cannot_be_joined_is_one_message(memory, message):
 def test_a_host_gets_one_memory():
     with pytest.raises(UsageError, match='a host gets one memory; layers=0-5'):
         config_of('tiny,memory=linear+infini', 'host')
+
+
+def test_a_memory_without_its_section_says_how_to_set_it():
+    config = importlib.import_module('configs.quickstart').get_config('tiny')
+    config.model.attention, config.model.beside = ('infini',) * 2, ('linear', '')
+    linear, infini = (
+        next(p for p in checks.find_problems(config, 1) if p.startswith(f'config.model.{name} is'))
+        for name in ('linear', 'infini')
+    )
+    assert linear.endswith("config.model.linear = longmem_jax.config.recipes.section('linear')")
+    assert infini.endswith('in all layers: --config=configs/NAME.py:memory=infini')
+    config.model.linear, config.model.infini = section('linear'), section('infini')
+    assert not [p for p in checks.find_problems(config, 1) if 'is missing' in p]
