@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 BASELINE = 'local'  # no memory
 # Tests a store that is larger than in training, where documents are short.
-MORE_ROWS = '--config.evaluate.model.memorizing.memory_size=32768'
+MORE_ROWS = '--config.evaluate.model.memorizing.memory_size=8192'
 # The other half of the paper's Infini-attention: unit keys, and what is already there is corrected token
 # by token (DeltaNet's rule).
 DELTA = ('features=normalized', 'normalizer=none', 'rule=delta_sequential')

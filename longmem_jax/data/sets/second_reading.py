@@ -19,7 +19,6 @@ from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS, Source
 from longmem_jax.data.sources import DataSource
 from longmem_jax.data.stdlib import StandardLibrary
-from longmem_jax.data.tasks.recall import between
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
@@ -56,8 +55,9 @@ def texts(data: Any, split: str) -> Source:
 class SecondReading:
     """The documents of a split; a corpus as `data.corpus.Corpus`.
 
-    Training draws lengths, even in their logarithm, from the smallest to the largest; evaluation cycles
-    through them. Bytes are those of the scored copies.
+    Training draws lengths from the smallest to the largest, every doubling with as many bytes in all, so
+    that much is short, from which copying is learned first; evaluation cycles through them. Bytes are
+    those of the scored copies.
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer):
@@ -82,7 +82,8 @@ class SecondReading:
         random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
         length = self._lengths[index % len(self._lengths)]
         if train:
-            length = between(random, self._lengths[0], self._lengths[-1])
+            least, most = self._lengths[0], self._lengths[-1]
+            length = round(1 / random.uniform(1 / most, 1 / least))
         piece = self._piece(random, length)
         tokens = self.tokenizer.encode(piece).astype(np.int32)
         in_cipher = train and random.random() < settings['cipher']
