@@ -4,16 +4,18 @@ python -m experiments.analysis.capacity --output=capacity.png
 
 Writes n normally distributed keys and values in segments of `--segment` tokens, reads every key, and
 counts how often the value nearest to the result is the right one. One curve for every rule and feature
-map, by the number of pairs, in heads of `--head_dims`.
+map, by the number of pairs, in heads of `--head_dims`. The numbers are beside the figure, as JSON.
 """
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from absl import flags
 
+from experiments import provenance
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import associative
@@ -81,6 +83,15 @@ def study(head_dims: tuple[int, ...], pairs: tuple[int, ...], segment: int) -> R
     }
 
 
+def as_json(recalled: Recalled) -> dict[str, Any]:
+    """Rule and features to size of a head to number of pairs to 'right' and 'cosine'."""
+    found: dict[str, Any] = {}
+    for (kind, head_dim, count), (share, cosine) in recalled.items():
+        sizes = found.setdefault(kind, {}).setdefault(str(head_dim), {})
+        sizes[str(count)] = {'right': share, 'cosine': cosine}
+    return found
+
+
 def draw(
     recalled: Recalled, head_dims: tuple[int, ...], pairs: tuple[int, ...], path: Path
 ) -> None:
@@ -123,6 +134,7 @@ def _main() -> None:
     for (kind, head_dim, count), (share, cosine) in recalled.items():
         print(f'{kind}, head_dim {head_dim}, {count} pairs: {share:.1%} right, cosine {cosine:.2f}')
     draw(recalled, head_dims, pairs, Path(_OUTPUT.value))
+    provenance.save(Path(_OUTPUT.value).with_suffix('.json'), as_json(recalled), [0])
     print(_OUTPUT.value)
 
 

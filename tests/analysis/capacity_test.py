@@ -19,6 +19,8 @@ def test_unit_keys_tell_more_pairs_apart(tmp_path, made_figures):
         assert many['delta per token, unit keys'][0] < many['linear, unit keys'][0]
     for kind in capacity.KINDS:
         assert found[kind, 32, 32][0] >= found[kind, 16, 32][0] - 0.02
+    right, cosine = found['delta, elu', 16, 32]
+    assert capacity.as_json(found)['delta, elu']['16']['32'] == {'right': right, 'cosine': cosine}
     capacity.draw(found, sizes, pairs, tmp_path / 'capacity.png')
     (figure,) = made_figures
     assert [axes.get_title() for axes in figure.axes] == ['head_dim 16', 'head_dim 32']
