@@ -1,7 +1,7 @@
 """The second reading: real text followed by itself, and what each memory saves on the second copy.
 
 python -m experiments.second_reading --output=DIR [--rows=infini,memorizing] [--seeds=5] \
-    [--lengths=256,1024,4096,16384,65536] [-- --config.FIELD=VALUE ...]
+    [--lengths=128,256,1024,4096,16384,65536] [-- --config.FIELD=VALUE ...]
 
 Trains `configs/second_reading.py:tiny` on pieces of at most 256 bytes with every memory and seed, and
 tests it on texts that were in no training, up to 64 kB. DIR/ROW/SEED.json has the bits per byte of the
@@ -31,9 +31,10 @@ from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.sets import second_reading
 from longmem_jax.evaluation.evaluator import Evaluator
 
-LENGTHS = (256, 1024, 4096, 16_384, 65_536)
-TESTED = 1 << 18  # bytes of a length, in as many documents as that takes, within these numbers
-FEWEST, MOST = 4, 64
+LENGTHS = (128, 256, 1024, 4096, 16_384, 65_536)
+TESTED = 1 << 17  # bytes of a length, in as many documents as that takes, within these numbers
+FEWEST, MOST = 2, 64
+LEAST = 0.02  # bits per byte; longer texts are not tested when two lengths in a row saved less
 FLOORS = 'floors'
 
 
@@ -49,6 +50,12 @@ def tested(config: Any, length: int, copies: int) -> Any:
     return data
 
 
+def _is_over(bits: dict[str, dict[str, float]]) -> bool:
+    """Whether the longest two texts have saved less than `LEAST`."""
+    longest = sorted(bits, key=int)[-2:]
+    return len(longest) == 2 and all(bits[n]['first'] - bits[n]['second'] < LEAST for n in longest)
+
+
 class Runs:
     """Trains and tests the seeds of a row; what is finished is kept."""
 
@@ -61,8 +68,9 @@ class Runs:
         """Adds what a seed's cell lacks."""
         path = self._folder / f'{seed}.json'
         cell = json.loads(path.read_text()) if path.exists() else {}
-        missing = [length for length in lengths if str(length) not in cell.get('bits', {})]
-        if not missing:
+        bits = cell.setdefault('bits', {})
+        missing = [length for length in sorted(lengths) if str(length) not in bits]
+        if not missing or _is_over(bits):
             return
         params = self._trained(seed)
         model = self._trainer.shared.evaluation_model
@@ -77,7 +85,7 @@ class Runs:
         for length in missing:
             began = time.monotonic()
             found = self._test(seed, params, length)
-            cell.setdefault('bits', {})[str(length)] = found
+            bits[str(length)] = found
             said = f'{found["first"] - found["second"]:.3f} bits per byte saved'
             seconds = time.monotonic() - began
             print(
@@ -85,6 +93,8 @@ class Runs:
             )
             cell.pop('run', None)
             provenance.save(path, cell, [seed])
+            if _is_over(bits):
+                return
 
     def _trained(self, seed: int) -> Any:
         """The parameters of a seed, from its file or from a training."""
