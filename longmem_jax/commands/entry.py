@@ -109,6 +109,9 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
             if isinstance(error, BrokenPipeError) and _is_reader_gone():
                 lost.ended(reason(error), BROKEN_PIPE)
                 sys.exit(BROKEN_PIPE)
+            if code := stopping.replaced():
+                lost.ended(f'{stopping.name(code - 128)}.', code)
+                sys.exit(code)
             gone = visible(lost.by_another(error))
             if not gone or '--debug' in sys.argv:
                 print(visible(traceback.format_exc(), LONGEST), file=sys.stderr, end='')
