@@ -12,6 +12,8 @@ explains, and all attention sees the same channels of the last four tokens (`tok
 place after the same four tokens is found by one linear map.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant
 
@@ -43,7 +45,7 @@ def get_config(arg=''):
     config.train.evaluate_every = 2500
     config.evaluate.num_lanes = 64
     config.generate.sample_length = 0
-    scale = dict(reach=2048, memories=16_384)
+    scale: dict[str, Any] = dict(reach=2048, memories=16_384)
 
     def tiny(config):
         """2 layers of 64, segments of 32 tokens; two minutes on a core.
