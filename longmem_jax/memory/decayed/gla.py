@@ -136,9 +136,9 @@ ENTRY = memory(
         how='projections and embeddings are kept; fading sums replace the softmax, so it must be tuned',
         positions='how much has faded',
     ),
-    toy=dict(gate_rank=2, convolution=2),
+    toy=dict(gate_rank=2, convolution=2, key_dim=8),
     variants=dict(
-        paper=dict(gate_rank=2, convolution=0, gradients=False),
+        paper=dict(gate_rank=2, convolution=0, key_dim=4, gradients=False),
         simple=dict(gate='head', slowness=2.0),
         hgrn2=dict(tied=True, slowness=1.0, least_kept=0.1),
     ),

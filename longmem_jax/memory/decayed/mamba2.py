@@ -197,10 +197,17 @@ ENTRY = memory(
         how='projections and embeddings are kept; fading sums replace the softmax, so it must be tuned',
         positions='a view of the three tokens before, and how much has faded',
     ),
-    toy=dict(state_size=6, convolution=2),
+    toy=dict(state_size=8, value_dim=8, groups=2, convolution=2),
     variants=dict(
         limited=dict(
-            groups=2, convolution=3, convolution_bias=False, bias=True, shortest=0.01, longest=0.05
+            state_size=6,
+            value_dim=16,
+            groups=1,
+            convolution=3,
+            convolution_bias=False,
+            bias=True,
+            shortest=0.01,
+            longest=0.05,
         )
     ),
 )

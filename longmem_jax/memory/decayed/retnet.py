@@ -123,7 +123,8 @@ ENTRY = memory(
         how='projections and embeddings are kept; fading sums replace the softmax, so it must be tuned',
         positions='rotations of its own, and how much has faded',
     ),
+    toy=dict(value_dim=8),
     variants=dict(
-        lightning=dict(decay='lightning', rotate=False, key_dim=6, value_dim=8, gradients=False),
+        lightning=dict(decay='lightning', rotate=False, key_dim=6, value_dim=16, gradients=False),
     ),
 )
