@@ -6,10 +6,10 @@ python -m longmem_jax.main --config=configs/second_reading.py:tiny,memory=memori
 experiment of a paper; `python -m experiments.second_reading` runs it for several memories and seeds,
 tests copies of 256 bytes to a megabyte, and draws the figure.
 
-Models of this size do not begin to copy from a few million tokens of text alone. Two things start it
-within some hundred steps: half of the training documents are in a cipher, which only the first copy
-explains, and all attention sees the same channels of the last four tokens (`token_shift`), so that the
-place after the same four tokens is found by one linear map.
+Models of this size do not begin to copy from a few million tokens of text alone. Here they begin within
+some hundred steps: half of the training documents are in a cipher, which only the first copy explains;
+much of the text is in short pieces; the learning rate is high; and all attention sees the same channels
+of the last four tokens (`token_shift`).
 """
 
 from typing import Any
