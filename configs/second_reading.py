@@ -7,9 +7,9 @@ experiment of a paper; `python -m experiments.second_reading` runs it for severa
 tests copies of 128 bytes to 64 kB, and draws the figure.
 
 Models of this size do not begin to copy from a few million tokens of long documents. Here they begin
-within some hundred steps: much of the text is in short pieces, and the learning rate is high. Half of the
-training documents are in a cipher, which only the first copy explains, and all attention sees the same
-channels of the last four tokens (`token_shift`): both make copying better and sooner.
+within some hundred steps: much of the text is in short pieces, and the learning rate is high. Half of
+the training documents are in a cipher, which only the first copy explains, and all attention sees the
+same channels of the last four tokens (`token_shift`): both make copying better and sooner.
 """
 
 from typing import Any
