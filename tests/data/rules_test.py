@@ -7,7 +7,7 @@ import pytest
 
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
-from tests.data.tasks_test import COUNTS, GAPS, KEYS, WALKS, WORLD
+from tests.data.tasks_test import COUNTS, GAPS, KEYS, PAIRS, WALKS, WORLD
 
 CASES = {
     'collision': ('collision', WORLD | dict(eval_steps=150)),
@@ -15,6 +15,8 @@ CASES = {
     'collision, three': ('collision', WORLD | dict(question='last_three', eval_steps=150)),
     'copy': ('copy', GAPS),
     'instruction': ('instruction', WALKS | dict(locations=30)),
+    'mqar': ('mqar', PAIRS),
+    'mqar, far': ('mqar', PAIRS | dict(fill='blank', distances=(0, 30), num_fillers=3)),
     'sorting': ('sorting', COUNTS | dict(length=150)),
     **{f'recall, {kind}': ('recall', KEYS | dict(kind=kind)) for kind in
        ('passkey', 'needles', 'associative', 'copy', 'mixed')},

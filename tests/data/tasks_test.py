@@ -414,6 +414,33 @@ def test_sizes_of_mqar_are_drawn_in_training_and_cycled_in_evaluation():
     np.testing.assert_array_equal(text.lengths(), test)
 
 
+@pytest.mark.parametrize('fillers', [0, 3])
+def test_a_distance_stands_between_list_and_questions(fillers):
+    """The same document, with filler of its own; in training every doubling is as frequent."""
+    near = PAIRS | dict(fill='blank', sizes=((16, 4), (8, 2)), passes=1, power=1.0)
+    far = near | dict(distances=(5, 100), num_fillers=fillers)
+    assert TASKS['mqar'].check(far) == [] and mqar.greatest_distance(far) == 114
+    lengths = Mqar(far, 'test', 0).lengths().tolist()
+    assert lengths[:5] == [16 + 5, 8 + 5, 16 + 100, 8 + 100, 16 + 5]
+    for index in range(4):
+        document, wanted = Mqar(far, 'test', 0)[index], Mqar(near, 'test', 0)[index]
+        listed, distance = len(wanted.tokens) // 2, (5, 100)[index // 2]
+        assert len(document.tokens) == lengths[index]
+        gap = slice(listed, listed + distance)
+        for name in ('inputs', 'tokens', 'scored'):
+            rest = np.delete(getattr(document, name), gap)
+            np.testing.assert_array_equal(rest, getattr(wanted, name))
+        assert not document.tokens[gap].any() and not document.scored[gap].any()
+        words = set(document.inputs[gap].tolist())
+        assert words <= ({40, 41, 42} if fillers else {0}), 'filler is no key and no value'
+        assert max(words) < mqar.vocabulary(far).vocab_size
+    drawn = Mqar(far | dict(documents=900, sizes=((16, 4),)), 'train', 0).lengths() - 16
+    assert drawn.min() == 5 and drawn.max() == 100
+    assert 0.42 < np.mean(drawn < 24) < 0.58  # the middle of 6 and 101, as logarithms
+    text = Mqar(far | dict(distances='(5, 100)'), 'test', 0)  # as a flag gives it
+    assert text.lengths().tolist() == lengths
+
+
 def test_questions_come_by_a_power_of_the_distance():
     """The share of the first place is 1 over the harmonic sum; with power 1 all are alike."""
     random = np.random.default_rng(0)
@@ -435,7 +462,13 @@ def test_sizes_are_checked():
         (dict(sizes=((33, 4),)), 'an even number of tokens, at least 24'),
         (dict(sizes=((33, 0),)), 'at least one pair'),
         (dict(sizes=((128, 20),)), '20 pairs need as many keys; num_words = 40 has 19'),
+        (dict(num_words=41, sizes=((128, 20),)), 'num_words = 41 has 19'),
         (dict(fill='some'), "fill = 'some'"),
+        (dict(distances=()), 'distances = (): must be rising numbers'),
+        (dict(distances=(8, 4)), 'must be rising numbers in a tuple, such as (0, 256)'),
+        (dict(distances=(-1, 4)), 'must be rising numbers'),
+        (dict(distances='far'), 'must be rising numbers'),
+        (dict(num_fillers=-1), 'num_fillers'),
     ):
         problems = check(PAIRS | changes)
         assert len(problems) == 1 and message in problems[0], (changes, problems)
@@ -457,3 +490,5 @@ def test_values_of_keys_that_were_seen_are_looked_up():
         assert chances['all'].max(axis=1).min() == 1
         np.testing.assert_allclose(chances['none'][:, 20:], 1 / 20)
         assert not chances['none'][:, :20].any()
+        any_value = mqar.RULES['any value'](PAIRS, document.inputs, asked, np.zeros_like(asked))
+        np.testing.assert_allclose(any_value[np.arange(len(asked)), right], 1 / len(asked))
