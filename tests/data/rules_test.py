@@ -19,7 +19,7 @@ CASES = {
     'mqar, far': ('mqar', PAIRS | dict(fill='blank', distances=(0, 30), num_fillers=3)),
     'sorting': ('sorting', COUNTS | dict(length=150)),
     **{f'recall, {kind}': ('recall', KEYS | dict(kind=kind)) for kind in
-       ('passkey', 'needles', 'associative', 'copy', 'mixed')},
+       ('passkey', 'needles', 'associative', 'copy')},
 }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def test_sorting_by_the_last_counts_is_that_of_a_loop(before):
 
 
 def test_recall_by_the_question_alone_is_any_digit():
-    for kind in ('passkey', 'needles', 'associative', 'copy', 'mixed'):
+    for kind in ('passkey', 'needles', 'associative', 'copy'):
         assert accuracy('recall', KEYS | dict(kind=kind), 'look up', 0) == pytest.approx(0.1)
 
 
