@@ -132,9 +132,9 @@ SMALL = [
 @pytest.mark.slow
 def test_a_surface_is_taken_up_where_it_was_left(tmp_path, monkeypatch, capsys):
     """Trained once, and every test is made once; rules are beside it."""
-    monkeypatch.setattr(measure, 'DISTANCES', (64, 80, 96))
+    monkeypatch.setattr(measure, 'DISTANCES', (64, 80, 112))
     monkeypatch.setattr(measure, 'FAR', 80)
-    monkeypatch.setattr(measure, 'FARTHEST', 96)
+    monkeypatch.setattr(measure, 'FARTHEST', 112)
     monkeypatch.setattr(measure, 'FEW', 2)
     monkeypatch.setattr(measure, 'LEAST_ANSWERS', 8)
     monkeypatch.setattr(measure, 'ABOVE', -1.0)  # everything is asked
@@ -173,6 +173,10 @@ def test_a_surface_is_taken_up_where_it_was_left(tmp_path, monkeypatch, capsys):
     done = cells.of_row(tmp_path, 'surface', 'linear')
     assert sorted(done) == [0, 1] and not [*tmp_path.rglob('*.msgpack')]
     for found in done.values():
+        assert {k: [*s] for k, s in found['scores'].items()} == dict.fromkeys(
+            ['1', '4', '16', '64'], ['64', '80', '112']
+        )
+        assert [*found['scores']] == ['1', '4', '16', '64']
         assert found['steps'] == 2 and not found['decided'] and len(found['training']) == 1
         counts = [[s['answers'] for s in found['scores'][k].values()] for k in ('1', '16')]
         assert counts == [[8, 4, 2], [64, 64, 32]]

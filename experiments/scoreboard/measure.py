@@ -31,7 +31,7 @@ PAIRS = {
 }
 # The surface: 96 answers or more near the list, one document per lane from `FAR` on, few at the end.
 DISTANCES = (64, 256, 1024, 4096, 16_384, 65_536, 1_048_576)
-FAR, FARTHEST, FEW, LEAST_ANSWERS = 16_384, 1_048_576, 4, 96
+FAR, FARTHEST, FEW, LEAST_ANSWERS = 16_384, 1_048_576, 8, 96
 ABOVE = 0.05  # what a score must have more than who names any value, or longer ones are not asked
 
 
@@ -72,6 +72,10 @@ def scores(
                 seconds = begun['seconds'] + time.monotonic() - began
                 folder.mkdir(parents=True, exist_ok=True)
                 files.write(file, msgpack_serialize(begun | {'seconds': seconds}))
+            begun['scores'] = {  # the file has lost the order
+                str(keys): {str(d): begun['scores'][str(keys)][str(d)] for d in DISTANCES}
+                for keys in KEYS
+            }
         elif column.name == 'mqar':
             begun['scores'] = {'mqar': _mqar(trained, trainer.evaluator, size)}
         else:
@@ -152,6 +156,7 @@ def _surface(trained: Trained, evaluator: Evaluator, found: dict[str, Any]) -> I
                 task = document(keys, distance) | dict(eval_documents=count)
                 score = _score(trained, evaluator, False, **task)
             by_distance[str(distance)] = score
+            print(f'{keys} keys, {distance} tokens: {100 * score["kept"]:.0f} %', flush=True)
             yield
 
 
