@@ -104,6 +104,7 @@ def test_a_failed_cell_is_told_and_tried_again(tmp_path, ran, monkeypatch, capsy
 def test_a_row_has_its_minutes(tmp_path, ran, capsys):
     cells.save(tmp_path, 'mqar', 'infini', 0, cell('mqar', 0, seconds=61.0))
     cells.save(tmp_path, 'mqar', 'linear', 0, cell('mqar', 0, seconds=59.0))
+    cells.save(tmp_path, 'recall', 'linear', 0, cell('recall', 0, seconds=61.0))  # old
     given = [f'--output={tmp_path}', '--rows=infini,linear', '--columns=surface', '--seeds=1']
     command.main([*given, '--minutes=1'])
     assert ran == [('surface', 'linear', [0])]

@@ -118,9 +118,10 @@ def missing(options: argparse.Namespace, column: str, name: str) -> list[int]:
 
 
 def used(output: Path, row: str) -> float:
-    """Seconds that the cells of a row have taken."""
+    """Seconds that the cells of a row have taken, but for old ones."""
     found = table.collect(output)
-    return sum(c['seconds'] for rows_ in found.values() for c in rows_.get(row, {}).values())
+    by_column = [found.get(column, {}).get(row, {}) for column in cells.RUN]
+    return sum(cell['seconds'] for several in by_column for cell in several.values())
 
 
 def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[str, object]:

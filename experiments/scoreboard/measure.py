@@ -57,9 +57,9 @@ def scores(
       `flags`, `seconds`. `scores` is {table: {size: {'kept', 'reset', ...}}}.
     """
     trainer = Trainer(config)
+    answers = column.scored == ANSWERS
     for seed in seeds:
         began, file = time.monotonic(), folder / f'{seed}.msgpack'
-        answers = column.scored == ANSWERS
         if file.exists():
             begun = msgpack_restore(file.read_bytes())
         else:
@@ -184,9 +184,8 @@ def floors(column: Column, config: Any, size: str) -> dict[str, Any]:
         ('mqar', [f'{length} x {pairs}'], dict(sizes=((length, pairs),)))
         for length, pairs in PAIRS[size]
     ]
-    if (
-        column.name == 'surface'
-    ):  # rules see the question, its segment or all: alike at any distance
+    if column.name == 'surface':
+        # Rules see the question, its segment or everything, which is alike at any distance.
         labels = [str(distance) for distance in DISTANCES]
         tested = [(str(keys), labels, document(keys, DISTANCES[0])) for keys in KEYS]
     result: dict[str, Any] = {}

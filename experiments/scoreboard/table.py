@@ -10,6 +10,7 @@ from experiments.scoreboard import cells, rows
 # column -> row -> seed -> cell
 Found = dict[str, dict[str, dict[int, dict[str, Any]]]]
 MISSING, FAILED = '-', ' †'
+RESET = ', and in square brackets the same with the memory reset before every segment'
 NOT_ASKED = 'A † has seeds that were not asked, since'
 
 
@@ -218,8 +219,8 @@ def write(output: Path, found: Found, seeds: int) -> str:
             scores = of_scores(column, shown, by_row)
             parts.append(
                 f'{"No longer run" if column.old else command}. {column.scored.capitalize()}: '
-                'mean (minimum - maximum) over seeds, and in square brackets the same with the memory '
-                'reset before every segment.'
+                'mean (minimum - maximum) over seeds'
+                f'{RESET if "[" in scores else ""}.'
             )
             parts[-1] += f' {NOT_ASKED} {column.not_asked}' if FAILED in scores else ''
             parts.append(scores)
