@@ -106,7 +106,9 @@ def surface(found: table.Found) -> matplotlib.figure.Figure | None:
         axes.set_title(f'{row}\n{table.kilobytes(first)} kB of state', fontsize=8)
     for axes in grid[len(by_row) :]:
         axes.set_visible(False)
-    figure.colorbar(image, ax=grid.tolist(), label='right answers, %')
+    bar = figure.colorbar(image, ax=grid.tolist())
+    bar.set_label('right answers, %', fontsize=8)
+    bar.ax.tick_params(labelsize=7)
     figure.supxlabel('distance, tokens', fontsize=8)
     figure.supylabel('keys', fontsize=8)
     return figure
