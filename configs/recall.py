@@ -31,7 +31,6 @@ def get_config(arg=''):
         distances=(256, 1024, 4096, 16_384, 65_536),
         num_pairs=8,
         answer_length=5,
-        copy_length=0,
         num_fillers=64,
         before=256,
         ask_every=0,

@@ -1,13 +1,13 @@
 """One model and one way of training for every memory of the library, on several tasks.
 
 python -m longmem_jax.main --config=configs/scoreboard.py:task=mqar,memory=infini --workdir=DIR
-`:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `recall` (a
-passkey, a needle or a string to be copied, at a distance), `stdlib` (bytes of Python's standard library)
-or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two cores. This is not
-an experiment of a paper; `python -m experiments.scoreboard` runs it for all memories and makes the
-table, with feed-forward layers of a width that makes parameters equal. All attention sees half of the
-token before (`token_shift`): a layer that cannot single it out would otherwise be worse in every task,
-for no reason of its memory, and the others would take thousands of steps to find it.
+`:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `surface` (the
+same with 1, 4 or 16 pairs and a distance between list and questions), `stdlib` (bytes of Python's
+standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two
+cores. This is not an experiment of a paper; `python -m experiments.scoreboard` runs it for all memories
+and makes the table, with feed-forward layers of a width that makes parameters equal. All attention sees
+half of the token before (`token_shift`): a layer that cannot single it out would otherwise be worse in
+every task, for no reason of its memory, and the others would take thousands of steps to find it.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import one_of, variant
 
-TASKS = ('mqar', 'recall', 'stdlib', 'text')
+TASKS = ('mqar', 'surface', 'stdlib', 'text')
 
 
 def get_config(arg=''):
@@ -37,11 +37,10 @@ def get_config(arg=''):
     config.evaluate.max_segments = 64
     config.generate.sample_length = 0
     scale: dict[str, Any] = dict(reach=512, memories=8192)
-    # Of the tasks: words; length and pairs; distances; documents of evaluation.
+    # Of the tasks: words; length and pairs; documents of evaluation.
     sizes: dict[str, Any] = dict(
         words=1024,
         pairs=((128, 8), (256, 16), (512, 32), (1024, 64)),
-        distances=(32, 256, 1024, 2048),
         fill='others',
         documents=512,
         fillers=64,
@@ -62,7 +61,6 @@ def get_config(arg=''):
             words=128,
             pairs=((32, 4), (64, 8), (128, 16)),
             fill='blank',
-            distances=(16, 64, 256),
             documents=96,
             fillers=8,
         )
@@ -79,26 +77,24 @@ def get_config(arg=''):
             config.evaluate.max_test_segments = 512
             return
         shared = dict(documents=10_000_000, eval_documents=sizes['documents'])
-        data.source = 'mqar' if name == 'mqar' else 'recall'
-        if name == 'mqar':
+        data.source = 'mqar'
+        if name == 'surface':
             data.task = shared | dict(
-                num_words=sizes['words'],
-                sizes=sizes['pairs'],
-                power=0.01,
+                num_words=config.model.vocab_size - sizes['fillers'],
+                sizes=tuple((4 * pairs, pairs) for pairs in (1, 4, 16)),
+                power=1.0,  # the questions fill all of their places
                 passes=1,
-                fill=sizes['fill'],
+                fill='blank',
+                distances=(0, scale['reach']),
+                num_fillers=sizes['fillers'],
             )
             return
-        config.train.num_steps *= 2  # three tasks, and half of the rows are not done before
         data.task = shared | dict(
-            kind='mixed',
-            distances=sizes['distances'],
-            num_pairs=4,
-            answer_length=1,
-            copy_length=4,
-            spread='log',
-            num_fillers=sizes['fillers'],
-            before=config.train.segment_length,
+            num_words=sizes['words'],
+            sizes=sizes['pairs'],
+            power=0.01,
+            passes=1,
+            fill=sizes['fill'],
         )
 
     argument = arg if 'task=' in arg else ','.join(filter(None, (arg, 'task=mqar')))

@@ -13,7 +13,7 @@ from experiments.scoreboard import __main__ as command
 from experiments.scoreboard import cells, measure, pictures, rows, speed, table
 from longmem_jax.config import checks, overrides
 
-SIZES = {'mqar': ('64 x 4', '128 x 8'), 'recall': ('16', '64')}
+SIZES = {'mqar': ('64 x 4', '128 x 8'), 'surface': ('64', '4096'), 'recall': ('16', '64')}
 
 
 def cell(column, seed, **changes):
@@ -44,14 +44,14 @@ def ran(monkeypatch):
     """Replaces what is measured; the list of (column, row, seeds)."""
     seen = []
 
-    def scores(row, column, config, size, seeds):
+    def scores(row, column, config, size, seeds, folder):
         seen.append((column.name, row.name, seeds))
         for seed in seeds:
             yield seed, cell(column.name, seed)
 
     monkeypatch.setattr(command.measure, 'scores', scores)
     monkeypatch.setattr(command.measure, 'config_of', lambda *given: None)
-    monkeypatch.setattr(rows, 'row', lambda name, *given: rows.Row(name, [], 1000, 'rotary', 0))
+    monkeypatch.setattr(rows, 'row', lambda name, *given: rows.Row(name, [], 1000, 'rotary'))
     monkeypatch.setattr(command, '_floors', lambda *given: None)
     return seen
 
@@ -104,10 +104,11 @@ def test_a_failed_cell_is_told_and_tried_again(tmp_path, ran, monkeypatch, capsy
 def test_a_row_has_its_minutes(tmp_path, ran, capsys):
     cells.save(tmp_path, 'mqar', 'infini', 0, cell('mqar', 0, seconds=61.0))
     cells.save(tmp_path, 'mqar', 'linear', 0, cell('mqar', 0, seconds=59.0))
-    given = [f'--output={tmp_path}', '--rows=infini,linear', '--columns=recall', '--seeds=1']
+    cells.save(tmp_path, 'recall', 'linear', 0, cell('recall', 0, seconds=61.0))  # old
+    given = [f'--output={tmp_path}', '--rows=infini,linear', '--columns=surface', '--seeds=1']
     command.main([*given, '--minutes=1'])
-    assert ran == [('recall', 'linear', [0])]
-    assert 'recall, infini: not run: the row has had its 1 minutes' in capsys.readouterr().out
+    assert ran == [('surface', 'linear', [0])]
+    assert 'surface, infini: not run: the row has had its 1 minutes' in capsys.readouterr().out
     ran.clear()
     command.main([*given, '--minutes=0'])  # only the table
     assert not ran
@@ -130,68 +131,103 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_a_row_is_trained_and_scored(tmp_path, monkeypatch, capsys):
-    """Every kind of recall by distance, far away too if nothing ends, with rules beside it."""
-    monkeypatch.setattr(measure, 'NEAR', {'tiny': (16, 48)})
-    monkeypatch.setattr(measure, 'FAR', (80, 96, 112))
-    monkeypatch.setattr(measure, 'FAR_DOCUMENTS', 2)
-    given = [f'--output={tmp_path}', '--rows=linear', '--columns=recall', '--seeds=2']
-    monkeypatch.setattr(measure, 'ANSWERS', 0.0)
-    train, losses = measure.Trainer.train, []
+def test_a_surface_is_taken_up_where_it_was_left(tmp_path, monkeypatch, capsys):
+    """Trained once, and every test is made once; rules are beside it."""
+    monkeypatch.setattr(measure, 'DISTANCES', (64, 80, 112))
+    monkeypatch.setattr(measure, 'FAR', 80)
+    monkeypatch.setattr(measure, 'FARTHEST', 112)
+    monkeypatch.setattr(measure, 'FEW', 2)
+    monkeypatch.setattr(measure, 'LEAST_ANSWERS', 8)
+    monkeypatch.setattr(measure, 'ABOVE', -1.0)  # everything is asked
+    losses, train, score = {}, measure.Trainer.train, measure._score
 
-    def watched(*given):
-        trained = train(*given)
-        losses.append(trained.lines[-1]['loss'])
+    def trains(trainer, seed, *given):
+        assert seed not in losses, 'a seed is trained once'
+        trained = train(trainer, seed, *given)
+        losses[seed] = trained.lines[-1]['loss']
         return trained
 
-    monkeypatch.setattr(measure.Trainer, 'train', watched)
-    command.main([*given, '--', *SMALL])
-    text = capsys.readouterr().out
-    assert 'failed' not in text
-    done = cells.of_row(tmp_path, 'recall', 'linear')
-    assert sorted(done) == [0, 1]
-    for found in done.values():
-        assert found['steps'] == 2 and not found['decided'] and len(found['training']) == 1
-        assert [*found['scores']['passkey']] == ['16', '48', '80', '96', '112']
-        assert [*found['scores']['copy']] == ['16', '48']
-        assert found['scores']['needles']['16'].keys() == {'answers', 'kept', 'reset'}
-        assert found['scores']['needles']['96'].keys() == {'answers', 'kept'}
-        assert found['scores']['needles']['96']['answers'] == 2
-    assert losses[0] != losses[1]
-    assert re.search(r'\| look up: everything .* 100 \| 100 \| - \|', text)
-    assert re.search(r'\| look up: its segment of 32 .* 10 \| - \|', text)
+    def stops(*given, **task):
+        if task['sizes'] == ((64, 16),):
+            raise KeyboardInterrupt
+        return score(*given, **task)
 
-
-def test_who_does_not_answer_is_not_asked_farther_away(monkeypatch):
+    monkeypatch.setattr(measure.Trainer, 'train', trains)
+    given = [
+        f'--output={tmp_path}',
+        '--rows=linear',
+        '--columns=surface',
+        '--seeds=2',
+        '--',
+        *SMALL,
+    ]
+    monkeypatch.setattr(measure, '_score', stops)
+    with pytest.raises(KeyboardInterrupt):
+        command.main(given)
     asked = []
+    monkeypatch.setattr(measure, '_score', lambda *a, **k: asked.append(k) or score(*a, **k))
+    command.main(given)
+    text = capsys.readouterr().out
+    assert 'failed' not in text and losses[0] != losses[1]
+    assert [task['sizes'][0][1] for task in asked[:6]] == [16] * 3 + [64] * 3
+    assert len(asked) == 6 + 12
+    done = cells.of_row(tmp_path, 'surface', 'linear')
+    assert sorted(done) == [0, 1] and not [*tmp_path.rglob('*.msgpack')]
+    for found in done.values():
+        assert {k: [*s] for k, s in found['scores'].items()} == dict.fromkeys(
+            ['1', '4', '16', '64'], ['64', '80', '112']
+        )
+        assert [*found['scores']] == ['1', '4', '16', '64']
+        assert found['steps'] == 2 and not found['decided'] and len(found['training']) == 1
+        counts = [[s['answers'] for s in found['scores'][k].values()] for k in ('1', '16')]
+        assert counts == [[8, 4, 2], [64, 64, 32]]
+    line = r'\| {} \|  \|  \|  \| {} \| {} \| {} \|'
+    for rule, chance in (('look up: everything', 100), ('any value: everything', 6)):
+        assert re.search(line.format(rule, chance, chance, chance), text)
+    assert re.search(line.format('any value: its segment of 32', 1, 1, 1), text)
 
-    def score(trained, evaluator, reset, kind, distances, **few):
-        asked.append((kind, *distances))
-        return {'kept': 0.6 if distances[0] < 1_000_000 and kind == 'passkey' else 0.4}
+
+@pytest.mark.parametrize(
+    'keys, kept, asked',
+    [
+        (1, (0.9, 0.04), 2), (4, (0.9, 0.29), 2), (4, (0.9, 0.31, 0.2), 3), (64, (0.08, 0.06), 2),
+        (64, (0.08, 0.07, 0.07, 0.07, 0.07, 0.07, 0.07), 7),
+    ],
+)  # fmt: skip
+def test_who_is_at_chance_is_not_asked_farther_away(keys, kept, asked, monkeypatch):
+    """Chance is to name any value of the document, and for one key any value of all."""
+    scores = iter(kept)
+
+    def score(trained, evaluator, reset, sizes, distances, eval_documents):
+        if sizes != ((4 * keys, keys),):
+            return {'answers': 8, 'kept': 0.0}
+        return {'answers': 8, 'kept': next(scores)}
 
     monkeypatch.setattr(measure, '_score', score)
-    config = rows.config_of('linear', 'tiny', 'recall')
+    config = rows.config_of('linear', 'tiny', 'surface')
     trained = types.SimpleNamespace(experiment=types.SimpleNamespace(config=config))
-    for reach, far in ((0, {16_384, 1_048_576}), (256, set())):
-        asked.clear()
-        found = measure._recall(trained, None, 'tiny', types.SimpleNamespace(reach=reach))
-        assert {d for kind, d in asked if kind == 'passkey' and d > 1024} == far
-        assert not {d for kind, d in asked if kind != 'passkey' and d > 1024}
-        assert {*found['copy']} == {'16', '64', '256', '1024'}
-        counted = {'16384', '1048576'} if far else set()
-        assert {d for d, s in found['needles'].items() if not s.get('answers', 1)} == counted
-        assert all(found['needles'][d]['kept'] == measure.GUESSED for d in counted)
+    found = {}
+    assert len([*measure._surface(trained, None, found)]) == 4 * len(measure.DISTANCES)
+    by_distance = [*found[str(keys)].values()]
+    assert [score['answers'] for score in by_distance] == [8] * asked + [0] * (7 - asked)
+    assert [score['kept'] for score in by_distance] == [*kept, *[kept[-1]] * (7 - asked)]
 
 
 def test_a_mean_is_not_one_of_the_seeds_that_did_not_fail(tmp_path, capsys):
     asked, failed = ({'answers': n, 'kept': kept} for n, kept in ((16, 0.7), (0, 0.1)))
     for seed, score in ((0, asked), (1, failed)):
-        scores = {name: {'16384': score, '1048576': failed} for name in cells.RECALLED}
-        cells.save(tmp_path, 'recall', 'infini', seed, cell('recall', seed, scores=scores))
+        for column in ('surface', 'recall'):
+            names = cells.COLUMNS[column].titles
+            scores = {name: {'16384': score, '1048576': failed} for name in names}
+            cells.save(tmp_path, column, 'infini', seed, cell(column, seed, scores=scores))
     command.main([f'--output={tmp_path}', '--minutes=0', '--seeds=2'])
     text = capsys.readouterr().out
-    assert '| `infini` | 2 | 100 - 150 | 2.0 | 40 (10 - 70) † | - |' in text
-    assert table.NOT_ASKED in text
+    line, tables = '| `infini` | 2 | 100 - 150 | 2.0 | 40 (10 - 70) † | - |', re.split('## ', text)
+    for column in ('surface', 'recall'):
+        for title in cells.COLUMNS[column].titles.values():
+            (shown,) = (part for part in tables if part.startswith(title))
+            assert line in shown and cells.COLUMNS[column].not_asked in shown
+            assert ('(old)' in title) == ('No longer run' in shown) == (column == 'recall')
 
 
 def test_seeds_are_a_number_or_a_list(tmp_path, ran):
@@ -213,7 +249,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     text = capsys.readouterr().out
     assert (tmp_path / 'scoreboard.md').read_text() in text
     assert '| `infini` | 2 | 100 - 150 | 2.0 | 55 (50 - 60) [25] |' in text
-    assert '| `infini` | 2.0 | - | - | - | - | - | - | - | 3.000* | - | 2.0 | 2.0 |' in text
+    assert '| `infini` | 2.0 | - | - | - | - | - | - | - | - | - | 3.000* | - | 2.0 | 2.0 |' in text
     assert '| `local` | 1 | 100 | 0.0 | 50 [25] |' in text
     assert '| `infini` | 1 | 100 | 2.0 | 3.000 [4.000] |' in text
     assert '| `infini` | 0.0100 | 2.00 (1.50 - 2.50) |' in text
@@ -247,17 +283,25 @@ def test_every_row_is_told_apart(tmp_path, made_figures, monkeypatch):
     """A panel or a labelled line per row; seven panels are more than one line of them."""
     every = rows.names()[:7]
     monkeypatch.setattr(rows, 'names', lambda: every)
-    for column, row, seed in itertools.product(('mqar', 'recall', 'stdlib'), every, (0, 1)):
+    for column, row, seed in itertools.product(('mqar', 'surface', 'stdlib'), every, (0, 1)):
         cells.save(tmp_path, column, row, seed, cell(column, seed))
     files = pictures.draw(table.collect(tmp_path), tmp_path)
-    assert [file.name for file in files] == ['pairs.png', 'distance.png', 'cost.png']
-    pairs, distance, cost = made_figures
-    for figure in (pairs, distance):
-        panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [file.name for file in files] == ['pairs.png', 'surface.png', 'cost.png']
+    pairs, surface, cost = made_figures
+    for figure in (pairs, surface):
+        panels = [axes for axes in figure.axes if axes.get_visible() and axes.get_title()]
         assert [axes.get_title().split('\n')[0] for axes in panels] == every
     assert [line.get_ydata().tolist() for line in pairs.axes[0].lines][-2:] == [[55, 55], [25, 25]]
-    assert [line.get_label() for line in distance.axes[0].lines] == ['passkey', 'needles', 'copy']
-    assert distance.axes[0].lines[0].get_xdata().tolist() == [16, 64]
+    (image,) = surface.axes[0].images
+    assert image.get_array().tolist() == [[55, 55]] * 4 and image.get_clim() == (0, 100)
+    assert [label.get_text() for label in surface.axes[5].get_xticklabels()] == ['64', '4k']
+    assert [label.get_text() for label in surface.axes[5].get_yticklabels()] == [
+        '1',
+        '4',
+        '16',
+        '64',
+    ]
+    assert surface.axes[0].get_title().endswith('2.0 kB of state')
     assert [label.get_text() for label in cost.axes[0].get_yticklabels()] == every[::-1]
 
 
@@ -286,11 +330,12 @@ def test_a_memory_larger_than_the_model_has_the_least_width():
     assert rows.equal_width(config, rows.num_parameters(config)) == config.model.d_feed_forward
 
 
-@pytest.mark.parametrize('option', ['--rows=nothing', '--columns=mqar,nothing'])
+@pytest.mark.parametrize('option', ['--rows=nothing', '--columns=mqar,nothing', '--columns=recall'])
 def test_unknown_names_are_refused(option, tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main([f'--output={tmp_path}', option])
-    assert "'nothing': allowed are" in capsys.readouterr().err
+    name = re.split('[=,]', option)[-1]
+    assert f'{name!r}: allowed are' in capsys.readouterr().err
 
 
 def test_times_are_taken_in_turns(monkeypatch):

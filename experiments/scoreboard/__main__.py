@@ -1,14 +1,14 @@
 """All memories of the library side by side: accuracy, bits per byte, bytes of state and time.
 
-python -m experiments.scoreboard --output=DIR [--rows=infini,linear] [--columns=mqar,recall] \
+python -m experiments.scoreboard --output=DIR [--rows=infini,linear] [--columns=mqar,surface] \
     [--seeds=3] [--minutes=60] [--full] [--novels=FOLDER] [-- --config.FIELD=VALUE ...]
 
 Rows are all memories, in one backbone (`configs/scoreboard.py`) with equal parameters; `rows.py` says
-how. A cell is a row, a column and a seed. Finished cells are kept, so the command can be stopped and
-repeated, and several can run at once for different rows; every call writes the table of what is there,
-DIR/scoreboard.md and .json, and three figures. `--output=experiments/scoreboard` begins with the
-published cells. No cell of a row begins after the row has taken `--minutes` in all. `--minutes=0` runs
-nothing: it only writes the table.
+how. A cell is a row, a column and a seed. Finished cells are kept, and of the surface every test, so the
+command can be stopped and repeated, and several can run at once for different rows; every call writes
+the table of what is there, DIR/scoreboard.md and .json, and three figures.
+`--output=experiments/scoreboard` begins with the published cells. No cell of a row begins after the row
+has taken `--minutes` in all. `--minutes=0` runs nothing: it only writes the table.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     )
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--rows', type=some_of(rows.names()), default=rows.names())
-    parser.add_argument('--columns', type=some_of([*cells.COLUMNS]), default=[*cells.COLUMNS])
+    parser.add_argument('--columns', type=some_of(cells.RUN), default=cells.RUN)
     add_seeds(parser)
     parser.add_argument('--minutes', type=float, default=60.0)
     parser.add_argument('--novels', default='')
@@ -97,7 +97,8 @@ def run(options: argparse.Namespace) -> None:
                     baseline = baseline or _baseline(options, column, size)
                     found = [(SEED, speed_cell(row, config, baseline))]
                 else:
-                    found = measure.scores(row, column, config, size, seeds)
+                    folder = cells.path(options.output, column.name, name, 0).parent
+                    found = measure.scores(row, column, config, size, seeds, folder)
                 for seed, cell in found:
                     cells.save(options.output, column.name, name, seed, cell)
                     print(
@@ -117,9 +118,10 @@ def missing(options: argparse.Namespace, column: str, name: str) -> list[int]:
 
 
 def used(output: Path, row: str) -> float:
-    """Seconds that the cells of a row have taken."""
+    """Seconds that the cells of a row have taken, but for old ones."""
     found = table.collect(output)
-    return sum(c['seconds'] for rows_ in found.values() for c in rows_.get(row, {}).values())
+    by_column = [found.get(column, {}).get(row, {}) for column in cells.RUN]
+    return sum(cell['seconds'] for several in by_column for cell in several.values())
 
 
 def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[str, object]:

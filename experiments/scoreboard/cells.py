@@ -22,11 +22,15 @@ class Column(NamedTuple):
       name: of `--columns=NAME`, and of `configs/scoreboard.py:task=`, but for `novels` and `speed`.
       titles: of its tables: key of its scores to words.
       scored: 'bits per byte', 'right answers, %' or '' (times).
+      not_asked: what its mark of seeds that were not asked means.
+      old: its cells are shown, and no more are run.
     """
 
     name: str
     titles: dict[str, str]
     scored: str
+    not_asked: str = ''
+    old: bool = False
 
     @property
     def task(self) -> str:
@@ -36,16 +40,28 @@ class Column(NamedTuple):
 
 ANSWERS, BITS = 'right answers, %', 'bits per byte'
 RECALLED = {'passkey': 'Passkey', 'needles': 'Needles', 'copy': 'Copy of four digits'}
+OLD = {name: f'{title} (old)' for name, title in RECALLED.items()}
+KEYS = (1, 4, 16, 64)  # of a document of the surface
+SURFACE = {str(keys): f'Recall: {keys} key{"s" * (keys > 1)}' for keys in KEYS}
+GUESSING = (
+    'they had less than half of the answers at the distance before: they count as guessing, 10 %.'
+)
+NEAR_CHANCE = (
+    'they were within 5 points of chance (naming any value of the document; for one key, of all) at a '
+    'shorter distance: they count with what they had there.'
+)
 COLUMNS = {
     column.name: column
     for column in (
         Column('speed', {'speed': 'Time'}, ''),
         Column('mqar', {'mqar': 'MQAR'}, ANSWERS),
-        Column('recall', RECALLED, ANSWERS),
+        Column('surface', SURFACE, ANSWERS, NEAR_CHANCE),
         Column('stdlib', {'stdlib': "Python's standard library"}, BITS),
         Column('novels', {'novels': 'Novels'}, BITS),
+        Column('recall', OLD, ANSWERS, GUESSING, old=True),
     )
 }
+RUN = [name for name, column in COLUMNS.items() if not column.old]  # the columns of the command
 
 
 def path(output: Path, column: str, row: str, seed: int) -> Path:

@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
+from flax.serialization import msgpack_restore, msgpack_serialize
 
 from experiments.scoreboard import rows
-from experiments.scoreboard.cells import Column
+from experiments.scoreboard.cells import ANSWERS, KEYS, Column
 from experiments.short_trainings import Trained, Trainer
 from experiments.speed.bench import state_bytes
+from longmem_jax import files
 from longmem_jax.config import overrides
-from longmem_jax.data.tasks.recall import MIXED
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.evaluation import floors as rules
 from longmem_jax.evaluation.evaluator import Evaluator
@@ -21,17 +23,16 @@ ENOUGH, RECENT = (
     0.995,
     100,
 )  # share of right answers that ends a training, over this number of steps
+KEPT = ('params', 'steps', 'decided', 'lines')  # of a `Trained`
 # Tested beyond what is trained, by size of the backbone.
 PAIRS = {
     'tiny': ((32, 4), (64, 8), (128, 16), (256, 32), (512, 60)),
     '': ((128, 8), (256, 16), (512, 32), (1024, 64), (2048, 128)),
 }
-NEAR = {'tiny': (16, 64, 256, 1024), '': (32, 256, 1024, 2048, 16_384)}
-# Of memories that do not store tokens one by one, with fewer documents; as long as they answer.
-FAR = (16_384, 1_048_576)
-FAR_DOCUMENTS = 16
-ANSWERS = 0.5  # the share of right answers at a distance below which no longer one is asked,
-GUESSED = 0.1  # and the share of digits that are guessed, as which longer ones count then
+# The surface: 96 answers or more near the list, one document per lane from `FAR` on, few at the end.
+DISTANCES = (64, 256, 1024, 4096, 16_384, 65_536, 1_048_576)
+FAR, FARTHEST, FEW, LEAST_ANSWERS = 16_384, 1_048_576, 8, 96
+ABOVE = 0.05  # what a score must have more than who names any value, or longer ones are not asked
 
 
 def config_of(row: rows.Row, column: Column, size: str, flags: list[str], novels: str) -> Any:
@@ -45,25 +46,44 @@ def config_of(row: rows.Row, column: Column, size: str, flags: list[str], novels
 
 
 def scores(
-    row: rows.Row, column: Column, config: Any, size: str, seeds: list[int]
+    row: rows.Row, column: Column, config: Any, size: str, seeds: list[int], folder: Path
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Trains and scores a row with several seeds; compiles once.
+
+    `folder` has the parameters of a seed whose surface is begun; it is taken up from there.
 
     Yields:
       A seed and its cell: `scores`, steps, `decided`, `parameters`, `positions`, `state_bytes`,
       `flags`, `seconds`. `scores` is {table: {size: {'kept', 'reset', ...}}}.
     """
-    began = time.monotonic()
     trainer = Trainer(config)
+    answers = column.scored == ANSWERS
     for seed in seeds:
-        answers = column.task in TASKS
-        trained = trainer.train(seed, ENOUGH if answers else None, RECENT)
-        score = {'mqar': _mqar, 'recall': _recall}.get(column.task, _text)
-        found = score(trained, trainer.evaluator, size, row)
+        began, file = time.monotonic(), folder / f'{seed}.msgpack'
+        if file.exists():
+            begun = msgpack_restore(file.read_bytes())
+        else:
+            trained = trainer.train(seed, ENOUGH if answers else None, RECENT)
+            begun = {name: jax.device_get(getattr(trained, name)) for name in KEPT}
+            begun |= {'scores': {}, 'seconds': 0.0}
+        trained = Trained(trainer.seeded(seed), *(begun[name] for name in KEPT))
+        if column.name == 'surface':
+            for _ in _surface(trained, trainer.evaluator, begun['scores']):
+                seconds = begun['seconds'] + time.monotonic() - began
+                folder.mkdir(parents=True, exist_ok=True)
+                files.write(file, msgpack_serialize(begun | {'seconds': seconds}))
+            begun['scores'] = {  # the file has lost the order
+                str(keys): {str(d): begun['scores'][str(keys)][str(d)] for d in DISTANCES}
+                for keys in KEYS
+            }
+        elif column.name == 'mqar':
+            begun['scores'] = {'mqar': _mqar(trained, trainer.evaluator, size)}
+        else:
+            begun['scores'] = {column.name: _text(trained, trainer.evaluator)}
         yield (
             seed,
             {
-                'scores': found if column.task == 'recall' else {column.name: found},
+                'scores': begun['scores'],
                 'steps': trained.steps,
                 'decided': trained.decided,
                 'training': [
@@ -73,10 +93,10 @@ def scores(
                 'positions': row.positions,
                 'flags': row.flags,
                 'state_bytes': _state_bytes(trained),
-                'seconds': time.monotonic() - began,
+                'seconds': begun['seconds'] + time.monotonic() - began,
             },
         )
-        began = time.monotonic()
+        file.unlink(missing_ok=True)
 
 
 def _state_bytes(trained: Trained) -> int:
@@ -100,32 +120,47 @@ def _score(trained: Trained, evaluator: Evaluator, reset: bool, **task: Any) -> 
     return score
 
 
-def _mqar(trained: Trained, evaluator: Evaluator, size: str, row: rows.Row) -> dict[str, Any]:
+def _mqar(trained: Trained, evaluator: Evaluator, size: str) -> dict[str, Any]:
     return {
         f'{length} x {pairs}': _score(trained, evaluator, True, sizes=((length, pairs),))
         for length, pairs in PAIRS[size]
     }
 
 
-def _recall(trained: Trained, evaluator: Evaluator, size: str, row: rows.Row) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    lanes = trained.experiment.config.evaluate.num_lanes
-    for kind in MIXED:
-        by_distance = found.setdefault(kind, {})
-        for distance in NEAR[size]:
-            score = _score(trained, evaluator, True, kind=kind, distances=(distance,))
-            by_distance[str(distance)] = score
-        for distance in FAR if not row.reach and kind != 'copy' else ():
-            few = dict(kind=kind, distances=(distance,), eval_documents=min(FAR_DOCUMENTS, lanes))
-            if score['kept'] < ANSWERS:
-                score = {'answers': 0, 'kept': GUESSED}
+def document(keys: int, distance: int) -> dict[str, Any]:
+    """Fields of the task for documents that list `keys`, wait for `distance` tokens and ask for all."""
+    return dict(sizes=((4 * keys, keys),), distances=(distance,))
+
+
+def _surface(trained: Trained, evaluator: Evaluator, found: dict[str, Any]) -> Iterator[None]:
+    """Adds to `found` what it does not have: {keys: {distance: score}}; yields after each.
+
+    Longer distances are not asked where a shorter one is near the score of who has seen all values of
+    the document, or of who guesses a single one. They count as that one.
+    """
+    config = trained.experiment.config
+    lanes, words = config.evaluate.num_lanes, config.data.task.num_words
+    for keys in KEYS:
+        by_distance = found.setdefault(str(keys), {})
+        chance = 1 / keys if keys > 1 else 2 / words
+        score = {'answers': 0, 'kept': 1.0}
+        for distance in DISTANCES:
+            if str(distance) in by_distance:
+                score = by_distance[str(distance)]
+                continue
+            if score['kept'] < chance + ABOVE:
+                score = {'answers': 0, 'kept': score['kept']}
             else:
-                score = _score(trained, evaluator, False, **few)
+                count = max(lanes, LEAST_ANSWERS // keys) if distance < FAR else lanes
+                count = min(count, FEW) if distance >= FARTHEST else count
+                task = document(keys, distance) | dict(eval_documents=count)
+                score = _score(trained, evaluator, False, **task)
             by_distance[str(distance)] = score
-    return found
+            print(f'{keys} keys, {distance} tokens: {100 * score["kept"]:.0f} %', flush=True)
+            yield
 
 
-def _text(trained: Trained, evaluator: Evaluator, size: str, row: rows.Row) -> dict[str, Any]:
+def _text(trained: Trained, evaluator: Evaluator) -> dict[str, Any]:
     config = trained.experiment.config
     corpus = trained.experiment.corpus('test')
     most = config.evaluate.max_test_segments
@@ -139,30 +174,26 @@ def _text(trained: Trained, evaluator: Evaluator, size: str, row: rows.Row) -> d
 
 def floors(column: Column, config: Any, size: str) -> dict[str, Any]:
     """What rules without a learned memory score: {table: {size: {rule: score}}}."""
-    if column.task not in TASKS:
+    if column.scored != ANSWERS:
         experiment = Experiment(config, None, None)
         corpus = experiment.corpus('test')
         found = rules.measure(config, 'test', corpus, lambda: experiment.corpus('train'))
         scores = {rule: score['bits_per_byte'] for rule, score in found.scores.items()}
         return {column.name: {'bits/byte': scores}}
     tested = [
-        ('mqar', f'{length} x {pairs}', dict(sizes=((length, pairs),)))
+        ('mqar', [f'{length} x {pairs}'], dict(sizes=((length, pairs),)))
         for length, pairs in PAIRS[size]
     ]
-    if column.task == 'recall':
-        tested = [
-            (kind, str(distance), dict(kind=kind, distances=(distance,)))
-            for kind in MIXED
-            for distance in NEAR[size]
-        ]
+    if column.name == 'surface':
+        # Rules see the question, its segment or everything, which is alike at any distance.
+        labels = [str(distance) for distance in DISTANCES]
+        tested = [(str(keys), labels, document(keys, DISTANCES[0])) for keys in KEYS]
     result: dict[str, Any] = {}
-    for name, label, task in tested:
+    for name, labels, task in tested:
         asked = config.copy_and_resolve_references()
         asked.data.task.update(task)
         corpus = TASKS[asked.data.source].corpus(asked.data.task.to_dict(), 'test', asked.data.seed)
         scores = rules.measure(asked, 'test', corpus, lambda: None).scores
-        by_size = result.setdefault(name, {})
-        by_size[label] = {
-            rule: score['exact_match'] for rule, score in scores.items() if 'more' not in rule
-        }
+        shown = {rule: s['exact_match'] for rule, s in scores.items() if 'more' not in rule}
+        result.setdefault(name, {}).update(dict.fromkeys(labels, shown))
     return result

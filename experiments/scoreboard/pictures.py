@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.figure
+import numpy as np
 
 from experiments.scoreboard import cells, rows, table
 from longmem_jax.reporting import figures
 
-BY_DISTANCE = {'passkey': '-', 'needles': '--', 'copy': ':'}
 ACROSS = 5
 
 
 def draw(found: table.Found, output: Path) -> list[Path]:
     """Writes the figures that have cells, as PNG files in `output`; returns their paths."""
     drawn = []
-    for name, function in (('pairs', by_pairs), ('distance', by_distance), ('cost', by_cost)):
+    for name, function in (('pairs', by_pairs), ('surface', surface), ('cost', by_cost)):
         figure = function(found)
         if figure is not None:
             drawn.append(output / f'{name}.png')
@@ -80,24 +80,47 @@ def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
     return figure
 
 
-def by_distance(found: table.Found) -> matplotlib.figure.Figure | None:
-    """One key: a panel per row, right answers by distance, a line style per task."""
-    by_row = table.memories(found.get('recall', {}))
+def surface(found: table.Found) -> matplotlib.figure.Figure | None:
+    """Recall by keys and distance: a heat map per row, all of one scale; grey was not asked."""
+    by_row = table.memories(found.get('surface', {}))
     if not by_row:
         return None
-    figure, panels = _panels(list(by_row), 'distance, tokens')
-    for row, axes in panels.items():
-        several = by_row[row]
-        for number, (name, style) in enumerate(BY_DISTANCE.items()):
-            sizes = list(max((cell['scores'][name] for cell in several.values()), key=len))
-            points = [(int(size), *_mean(several, name, size, 'kept')) for size in sizes]
-            x, mean, low, high = zip(*points, strict=True)
-            look = dict(color=f'C{number}', linestyle=style)
-            axes.plot(x, mean, marker='o', markersize=3, label=name, **look)
-            axes.fill_between(x, low, high, color=look['color'], alpha=0.15)
-        axes.set_xscale('log')
-    _legend(figure, next(iter(panels.values())))
+    across = min(ACROSS, len(by_row))
+    down = math.ceil(len(by_row) / across)
+    figure = figures.figure(2.6 * across + 0.8, 1.7 * down + 0.6)
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).reshape(-1)
+    names = list(cells.COLUMNS['surface'].titles)
+    for axes, (row, several) in zip(grid, by_row.items(), strict=False):
+        first = next(iter(several.values()))
+        sizes = list(first['scores'][names[0]])
+        means = np.asarray([[_mean(several, name, s, 'kept')[0] for s in sizes] for name in names])
+        image = axes.imshow(means, vmin=0, vmax=100, cmap='viridis', origin='lower', aspect='auto')
+        axes.set_facecolor('0.85')
+        for (y, x), mean in np.ndenumerate(means):
+            if not math.isnan(mean):
+                look = dict(ha='center', va='center', color='w' if mean < 60 else 'k')
+                axes.text(x, y, f'{mean:.0f}', fontsize=6, **look)
+        axes.set_xticks(range(len(sizes)), [_short(size) for size in sizes])
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(labelsize=7)
+        axes.set_title(f'{row}\n{table.kilobytes(first)} kB of state', fontsize=8)
+    for axes in grid[len(by_row) :]:
+        axes.set_visible(False)
+    bar = figure.colorbar(image, ax=grid.tolist())
+    bar.set_label('right answers, %', fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    figure.supxlabel('distance, tokens', fontsize=8)
+    figure.supylabel('keys', fontsize=8)
     return figure
+
+
+def _short(size: str) -> str:
+    """A power of two with few digits: 4k for 4096."""
+    number = int(size)
+    for unit, sign in ((1 << 20, 'M'), (1 << 10, 'k')):
+        if number >= unit:
+            return f'{number // unit}{sign}'
+    return size
 
 
 def _legend(figure: matplotlib.figure.Figure, axes: Any) -> None:

@@ -15,7 +15,6 @@ from longmem_jax.models.parameters import abstract_parameters
 
 BASELINE = 'local'  # no memory; the other rows get its number of parameters
 POSITION = 'rotary'
-ENDLESS = ('infinity_former',)  # besides its window, a function of all that was read
 CARRIED_RATE = 1e-3  # of models that carry vectors; they learn later, or not, at the others' rate
 
 
@@ -28,15 +27,12 @@ class Row(NamedTuple):
         that of the others does not teach it.
       parameters: number of parameters with these flags.
       positions: the position scheme; other than `POSITION` where the memory has its own.
-      reach: tokens that windows of stored tokens cover in all layers together; 0 = none are stored, so
-        the state has no end.
     """
 
     name: str
     flags: list[str]
     parameters: int
     positions: str
-    reach: int
 
 
 def names() -> list[str]:
@@ -82,7 +78,7 @@ def row(name: str, size: str, task: str) -> Row:
     flags.append(f'--config.model.d_feed_forward={width}')
     if carries_vectors(config.model):
         flags.append(f'--config.optimizer.learning_rate={CARRIED_RATE}')
-    return Row(name, flags, num_parameters(config), positions, reach(config))
+    return Row(name, flags, num_parameters(config), positions)
 
 
 def _equal_positions(config: Any) -> tuple[list[str], str]:
@@ -131,16 +127,3 @@ def equal_width(config: Any, target: int) -> int:
         counts[width] = num_parameters(config)
     config.model.d_feed_forward = given
     return max(1, 1 + round((target - counts[1]) / (counts[2] - counts[1])))
-
-
-def reach(config: Any) -> int:
-    """Sum over layers of the tokens that they store one by one; see `Row.reach`."""
-    stored = ('memory_length', 'memory_size', 'max_span')
-    if not {*ENDLESS}.isdisjoint(config.model.attention):
-        return 0
-    total = 0
-    for layer in config.model.attention:
-        fields = config.model.get(layer, {})
-        lengths = [fields[name] for name in LAYERS[layer].view.lengths if name in stored]
-        total += sum(lengths)
-    return total

@@ -10,10 +10,8 @@ from experiments.scoreboard import cells, rows
 # column -> row -> seed -> cell
 Found = dict[str, dict[str, dict[int, dict[str, Any]]]]
 MISSING, FAILED = '-', ' †'
-NOT_ASKED = (
-    'A † has seeds that were not asked, since they had less than half of the answers at the distance '
-    'before: they count as guessing, 10 %.'
-)
+RESET = ', and in square brackets the same with the memory reset before every segment'
+NOT_ASKED = 'A † has seeds that were not asked, since'
 
 
 def collect(output: Path) -> Found:
@@ -36,11 +34,13 @@ def memories(by_row: dict[str, Any]) -> dict[str, Any]:
 SUMMARY = {
     'MQAR, 16 pairs': ('mqar', 'mqar', '128 x 16'),
     '60 pairs': ('mqar', 'mqar', '512 x 60'),
-    'passkey, 256': ('recall', 'passkey', '256'),
-    '1,024': ('recall', 'passkey', '1024'),
-    '1,048,576': ('recall', 'passkey', '1048576'),
-    'needle, 256': ('recall', 'needles', '256'),
-    'copy, 256': ('recall', 'copy', '256'),
+    '1 key, 65,536': ('surface', '1', '65536'),
+    '16 keys, 256': ('surface', '16', '256'),
+    '64 keys, 64': ('surface', '64', '64'),
+    '64 keys, 65,536': ('surface', '64', '65536'),
+    'passkey (old), 256': ('recall', 'passkey', '256'),
+    '1,024 (old)': ('recall', 'passkey', '1024'),
+    '1,048,576 (old)': ('recall', 'passkey', '1048576'),
     'stdlib': ('stdlib', 'stdlib', 'bits/byte'),
     'novels': ('novels', 'novels', 'bits/byte'),
 }
@@ -187,7 +187,7 @@ def of_speed(by_row: dict[str, Any]) -> str:
 def missing(found: Found, seeds: int) -> list[str]:
     """What is not there: a line per column, with the rows and how many of the seeds they lack."""
     lines = []
-    for name in cells.COLUMNS:
+    for name in cells.RUN:
         wanted = 1 if name == 'speed' else seeds
         absent = []
         for row in rows.names():
@@ -218,10 +218,11 @@ def write(output: Path, found: Found, seeds: int) -> str:
                 continue
             scores = of_scores(column, shown, by_row)
             parts.append(
-                f'{command}. {column.scored.capitalize()}: mean (minimum - maximum) over seeds, and '
-                'in square brackets the same with the memory reset before every segment.'
+                f'{"No longer run" if column.old else command}. {column.scored.capitalize()}: '
+                'mean (minimum - maximum) over seeds'
+                f'{RESET if "[" in scores else ""}.'
             )
-            parts[-1] += f' {NOT_ASKED}' if FAILED in scores else ''
+            parts[-1] += f' {NOT_ASKED} {column.not_asked}' if FAILED in scores else ''
             parts.append(scores)
     absent = missing(found, seeds)
     if absent:

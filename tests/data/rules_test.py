@@ -7,7 +7,7 @@ import pytest
 
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
-from tests.data.tasks_test import COUNTS, GAPS, KEYS, WALKS, WORLD
+from tests.data.tasks_test import COUNTS, GAPS, KEYS, PAIRS, WALKS, WORLD
 
 CASES = {
     'collision': ('collision', WORLD | dict(eval_steps=150)),
@@ -15,9 +15,11 @@ CASES = {
     'collision, three': ('collision', WORLD | dict(question='last_three', eval_steps=150)),
     'copy': ('copy', GAPS),
     'instruction': ('instruction', WALKS | dict(locations=30)),
+    'mqar': ('mqar', PAIRS),
+    'mqar, far': ('mqar', PAIRS | dict(fill='blank', distances=(0, 30), num_fillers=3)),
     'sorting': ('sorting', COUNTS | dict(length=150)),
     **{f'recall, {kind}': ('recall', KEYS | dict(kind=kind)) for kind in
-       ('passkey', 'needles', 'associative', 'copy', 'mixed')},
+       ('passkey', 'needles', 'associative', 'copy')},
 }  # fmt: skip
 
 
@@ -98,7 +100,7 @@ def test_sorting_by_the_last_counts_is_that_of_a_loop(before):
 
 
 def test_recall_by_the_question_alone_is_any_digit():
-    for kind in ('passkey', 'needles', 'associative', 'copy', 'mixed'):
+    for kind in ('passkey', 'needles', 'associative', 'copy'):
         assert accuracy('recall', KEYS | dict(kind=kind), 'look up', 0) == pytest.approx(0.1)
 
 

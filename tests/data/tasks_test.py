@@ -47,7 +47,6 @@ KEYS = dict(
     distances=(40, 100),
     num_pairs=4,
     answer_length=3,
-    copy_length=2,
     num_fillers=5,
     before=20,
 )
@@ -304,7 +303,7 @@ def test_a_word_that_is_not_there():
 @pytest.mark.parametrize('split', ['train', 'test'])
 @pytest.mark.parametrize('kind', KINDS)
 def test_what_is_asked_for_was_told_so_many_tokens_before(kind, split):
-    settings, found, kinds = KEYS | dict(kind=kind), set(), set()
+    settings, found = KEYS | dict(kind=kind), set()
     corpus = Recall(settings, split, 0)
     for index in range(len(corpus)):
         document = corpus[index]
@@ -313,7 +312,7 @@ def test_what_is_asked_for_was_told_so_many_tokens_before(kind, split):
         named = words[ask + 1] >= 13  # after the digits
         answer = words[ask + 1 + named :]
         size = len(answer)
-        kinds.add('named' if named else size)
+        assert size == KEYS['answer_length'] and named == (kind in ('needles', 'associative'))
         assert document.scored.tolist() == [0] * (ask + 1 + named) + [1] * (size - 1) + [2]
         keys = [place for place, word in enumerate(words) if word == 1]
         assert len(keys) == (4 if named else 1)
@@ -322,12 +321,9 @@ def test_what_is_asked_for_was_told_so_many_tokens_before(kind, split):
         (key,) = keys
         end = key + 1 + named + size
         assert words[end - size : end] == answer
-        found.add((ask - end, size, named) if split == 'test' else ask - end)
-    copied, told = KEYS['copy_length'], KEYS['answer_length']
-    every = {'copy': {copied}, 'passkey': {told}, 'mixed': {'named', copied, told}}
-    assert kinds == every.get(kind, {'named'})
+        found.add(ask - end)
     if split == 'test':
-        assert len(found) == 2 * len(kinds) and {distance for distance, *_ in found} == {40, 100}
+        assert found == {40, 100}
     else:
         assert min(found) >= 40 and max(found) <= 100 and len(found) > 10
 
@@ -414,6 +410,33 @@ def test_sizes_of_mqar_are_drawn_in_training_and_cycled_in_evaluation():
     np.testing.assert_array_equal(text.lengths(), test)
 
 
+@pytest.mark.parametrize('fillers', [0, 3])
+def test_a_distance_stands_between_list_and_questions(fillers):
+    """The same document, with filler of its own; in training every doubling is as frequent."""
+    near = PAIRS | dict(fill='blank', sizes=((16, 4), (8, 2)), passes=1, power=1.0)
+    far = near | dict(distances=(5, 100), num_fillers=fillers)
+    assert TASKS['mqar'].check(far) == [] and mqar.greatest_distance(far) == 114
+    lengths = Mqar(far, 'test', 0).lengths().tolist()
+    assert lengths[:5] == [16 + 5, 8 + 5, 16 + 100, 8 + 100, 16 + 5]
+    for index in range(4):
+        document, wanted = Mqar(far, 'test', 0)[index], Mqar(near, 'test', 0)[index]
+        listed, distance = len(wanted.tokens) // 2, (5, 100)[index // 2]
+        assert len(document.tokens) == lengths[index]
+        gap = slice(listed, listed + distance)
+        for name in ('inputs', 'tokens', 'scored'):
+            rest = np.delete(getattr(document, name), gap)
+            np.testing.assert_array_equal(rest, getattr(wanted, name))
+        assert not document.tokens[gap].any() and not document.scored[gap].any()
+        words = set(document.inputs[gap].tolist())
+        assert words <= ({40, 41, 42} if fillers else {0}), 'filler is no key and no value'
+        assert max(words) < mqar.vocabulary(far).vocab_size
+    drawn = Mqar(far | dict(documents=900, sizes=((16, 4),)), 'train', 0).lengths() - 16
+    assert drawn.min() == 5 and drawn.max() == 100
+    assert 0.42 < np.mean(drawn < 24) < 0.58  # the middle of 6 and 101, as logarithms
+    text = Mqar(far | dict(distances='(5, 100)'), 'test', 0)  # as a flag gives it
+    assert text.lengths().tolist() == lengths
+
+
 def test_questions_come_by_a_power_of_the_distance():
     """The share of the first place is 1 over the harmonic sum; with power 1 all are alike."""
     random = np.random.default_rng(0)
@@ -435,7 +458,13 @@ def test_sizes_are_checked():
         (dict(sizes=((33, 4),)), 'an even number of tokens, at least 24'),
         (dict(sizes=((33, 0),)), 'at least one pair'),
         (dict(sizes=((128, 20),)), '20 pairs need as many keys; num_words = 40 has 19'),
+        (dict(num_words=41, sizes=((128, 20),)), 'num_words = 41 has 19'),
         (dict(fill='some'), "fill = 'some'"),
+        (dict(distances=()), 'distances = (): must be rising numbers'),
+        (dict(distances=(8, 4)), 'must be rising numbers in a tuple, such as (0, 256)'),
+        (dict(distances=(-1, 4)), 'must be rising numbers'),
+        (dict(distances='far'), 'must be rising numbers'),
+        (dict(num_fillers=-1), 'num_fillers'),
     ):
         problems = check(PAIRS | changes)
         assert len(problems) == 1 and message in problems[0], (changes, problems)
@@ -457,3 +486,5 @@ def test_values_of_keys_that_were_seen_are_looked_up():
         assert chances['all'].max(axis=1).min() == 1
         np.testing.assert_allclose(chances['none'][:, 20:], 1 / 20)
         assert not chances['none'][:, :20].any()
+        any_value = mqar.RULES['any value'](PAIRS, document.inputs, asked, np.zeros_like(asked))
+        np.testing.assert_allclose(any_value[np.arange(len(asked)), right], 1 / len(asked))

@@ -5,6 +5,8 @@ come soon after the list: the probability of a place falls with a power of its d
 The value is the target at the position of the question and is not shown, so one answer does not help
 the next. Keys and values of a document are all different. A document is as long as a model reads it in
 any number of segments, so pairs in one segment are asked for in later ones.
+
+With `distances`, which the paper does not have, filler stands between the list and the first question.
 """
 
 import ast
@@ -14,6 +16,7 @@ import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.recall import between
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section
 
@@ -26,12 +29,30 @@ FIELDS = dict(
     power=(0.0, 1.0),  # of the distance, plus one; 1 = questions are spread evenly
     passes=(1, 100),  # times that the list of pairs is given
     fill=FILLS,
+    num_fillers=(
+        0,
+        10_000,
+    ),  # more words, of the filler of `distances`; 0 = blanks, also if not given
 )
 
 
 def check(settings: Any) -> list[str]:
-    """Problems of `config.data.task`; `sizes` are pairs of numbers: ((length, key-value pairs), ...)."""
-    problems = of_section({name: settings[name] for name in settings if name != 'sizes'}, FIELDS)
+    """Problems of `config.data.task`.
+
+    `sizes` are pairs of numbers: ((length, key-value pairs), ...). `distances` are tokens between the
+    list and the first question, which are not counted in the length, in rising order; (0,) if not given.
+    """
+    others = {name: settings[name] for name in settings if name not in ('sizes', 'distances')}
+    problems = of_section({'num_fillers': 0} | others, FIELDS)
+    distances = settings.get('distances', (0,))
+    try:
+        rising = as_distances(settings)
+    except (TypeError, ValueError, SyntaxError):
+        rising = ()
+    if not rising or min(rising) < 0 or list(rising) != sorted(set(rising)):
+        problems.append(
+            f'distances = {distances}: must be rising numbers in a tuple, such as (0, 256)'
+        )
     given = settings.get('sizes')
     try:
         sizes = as_sizes(given)
@@ -42,7 +63,7 @@ def check(settings: Any) -> list[str]:
         return [*problems, f'sizes = {given}: {message}']
     if problems:
         return problems
-    most = (settings['num_words'] - 1) // 2
+    most = settings['num_words'] // 2 - 1
     for length, pairs in sizes:
         needed = 2 * pairs * (settings['passes'] + 1)
         if pairs < 1 or length % 2 or length < needed:
@@ -64,17 +85,26 @@ def as_sizes(given: Any) -> tuple[tuple[int, int], ...]:
     return tuple((int(length), int(pairs)) for length, pairs in sizes)
 
 
+def as_distances(settings: Any) -> tuple[int, ...]:
+    """`distances` as numbers; also of text such as '(0, 256)', which a flag gives."""
+    given = settings.get('distances', (0,))
+    given = ast.literal_eval(given) if isinstance(given, str) else given
+    return tuple(int(distance) for distance in given)
+
+
 def greatest_distance(settings: Any) -> int:
     """Tokens from the first pair to the last place of a question."""
-    return max(length for length, _ in as_sizes(settings['sizes'])) - 2
+    longest = max(length for length, _ in as_sizes(settings['sizes']))
+    return longest + as_distances(settings)[-1] - 2
 
 
 def vocabulary(settings: Any) -> Vocabulary:
-    """The blank, keys and values."""
+    """The blank, keys, values and fillers."""
     half = settings['num_words'] // 2
     keys = [f'k{number}' for number in range(1, half)]
     values = [f'v{number}' for number in range(half, settings['num_words'])]
-    return Vocabulary(('_', *keys, *values), '_')
+    fillers = [f'f{number}' for number in range(settings.get('num_fillers', 0))]
+    return Vocabulary(('_', *keys, *values, *fillers), '_')
 
 
 def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarray:
@@ -84,9 +114,8 @@ def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarra
 
 def _look_up(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """The value that first follows the key in what was seen; any value otherwise."""
-    words, half = settings['num_words'], settings['num_words'] // 2
-    chances = np.zeros((len(asked), words))
-    chances[:, half:] = 1 / (words - half)
+    half = settings['num_words'] // 2
+    chances = _any_of_all(settings, asked)
     for row, (place, first) in enumerate(zip(asked, begin, strict=True)):
         seen = inputs[first:place]
         told = np.flatnonzero((seen[:-1] == inputs[place]) & (seen[1:] >= half))
@@ -96,51 +125,82 @@ def _look_up(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.nda
     return chances
 
 
-RULES = {'look up': _look_up}
+def _any_value(
+    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
+) -> np.ndarray:
+    """Any value that was seen; any value of all if none was."""
+    words, half = settings['num_words'], settings['num_words'] // 2
+    chances = _any_of_all(settings, asked)
+    for row, (place, first) in enumerate(zip(asked, begin, strict=True)):
+        seen = inputs[first:place]
+        values = np.unique(seen[(seen >= half) & (seen < words)])
+        if len(values):
+            chances[row] = 0.0
+            chances[row, values] = 1 / len(values)
+    return chances
+
+
+def _any_of_all(settings: Any, asked: np.ndarray) -> np.ndarray:
+    """Equal chances of all values, float [asked, words]."""
+    words, half = settings['num_words'], settings['num_words'] // 2
+    chances = np.zeros((len(asked), vocabulary(settings).vocab_size))
+    chances[:, half:words] = 1 / (words - half)
+    return chances
+
+
+RULES = {'look up': _look_up, 'any value': _any_value}
 
 
 class Mqar:
     """The documents of a split as a corpus; see `data.corpus.Corpus`.
 
-    Training draws a size uniformly from `sizes`; evaluation cycles through them. Every answer is one
-    token, so accuracy and exact match are the same: the share of all questions answered.
+    Training draws a size uniformly from `sizes`, and a distance between the smallest and the largest so
+    that every doubling is as frequent; evaluation cycles through both. Every answer is one token, so
+    accuracy and exact match are the same: the share of all questions answered.
     """
 
     def __init__(self, settings: Any, split: str, seed: int):
         """Draws nothing yet; `settings` is `config.data.task`."""
         self._settings, self._seed, self._split = settings, seed, split
         self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self._sizes = as_sizes(settings['sizes'])
+        self._sizes, self._distances = as_sizes(settings['sizes']), as_distances(settings)
         self.tokenizer = vocabulary(settings)
 
     def __len__(self) -> int:
         return self._count
 
-    def _draw(self, index: int) -> tuple[np.random.Generator, int, int]:
-        """Generator of a document, its length, and its number of pairs."""
+    def _draw(self, index: int) -> tuple[np.random.Generator, int, int, int]:
+        """Generator of a document, its length without the distance, its pairs, and the distance."""
         random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
-        drawn = int(random.integers(len(self._sizes)))
-        length, pairs = self._sizes[drawn if self._split == 'train' else index % len(self._sizes)]
-        return random, length, pairs
+        drawn, distances = int(random.integers(len(self._sizes))), self._distances
+        if self._split != 'train':
+            cycle, drawn = divmod(index, len(self._sizes))
+            return random, *self._sizes[drawn], distances[cycle % len(distances)]
+        distance = between(random, distances[0], distances[-1]) if distances[-1] else 0
+        return random, *self._sizes[drawn], distance
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        settings, (random, length, pairs) = self._settings, self._draw(index)
+        settings, (random, length, pairs, distance) = self._settings, self._draw(index)
         words = settings['num_words']
         keys = random.choice(np.arange(1, words // 2), pairs, replace=False)
         values = random.choice(np.arange(words // 2, words), pairs, replace=False)
         listed = np.tile(np.stack([keys, values], axis=1).reshape(-1), settings['passes'])
         places = (length - len(listed)) // 2
-        asked = len(listed) + 2 * by_power(random, places, settings['power'], pairs)
+        asked = len(listed) + 2 * by_power(random, places, settings['power'], pairs) + distance
         inputs = _filler(random, settings['fill'], keys, words, length)
         inputs[: len(listed)] = listed
+        fillers = settings.get('num_fillers', 0)
+        gap = words + random.integers(0, fillers, distance) if fillers else np.zeros(distance)
+        inputs = np.insert(inputs, len(listed), gap)
         inputs[asked] = keys
-        tokens, scored = np.zeros((length,), np.int32), np.zeros((length,), np.uint8)
+        tokens, scored = np.zeros(inputs.shape, np.int32), np.zeros(inputs.shape, np.uint8)
         tokens[asked], scored[asked] = values, 2
         return TokenizedDocument(tokens=tokens, num_bytes=0, inputs=inputs, scored=scored)
 
     def lengths(self) -> np.ndarray:
         """Tokens of every document, int64 [documents]."""
-        return np.asarray([self._draw(index)[1] for index in range(self._count)], np.int64)
+        drawn = [self._draw(index) for index in range(self._count)]
+        return np.asarray([length + distance for _, length, _, distance in drawn], np.int64)
 
 
 def by_power(random: np.random.Generator, places: int, power: float, count: int) -> np.ndarray:

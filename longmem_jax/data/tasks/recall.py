@@ -5,8 +5,7 @@ scored. The distance is the number of tokens between the end of that key and the
 - passkey: one key of several digits in filler (Mohtashami and Jaggi, 2023, without their prose);
 - needles: several named keys in the filler, one is asked for (Kamradt, 2023; Hsieh et al., 2024);
 - associative: named values one after another, then filler, one is asked for (Arora et al., 2024);
-- copy: a string, filler, the string again;
-- mixed: one of passkey, needles and copy, drawn for every document.
+- copy: a string, filler, the string again.
 
 With `ask_every`, the filler after a passkey also has questions, which are not answered: the key is
 looked for again and again, but never repeated.
@@ -21,8 +20,7 @@ from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section
 
-MIXED = ('passkey', 'needles', 'copy')
-KINDS = (*MIXED, 'associative', 'mixed')
+KINDS = ('passkey', 'needles', 'copy', 'associative')
 SPREADS = ('even', 'log')
 FIELDS = dict(
     kind=KINDS,
@@ -30,7 +28,6 @@ FIELDS = dict(
     eval_documents=(1, 10**9),
     num_pairs=(1, 10_000),  # keys per document; one is asked for
     answer_length=(1, 1000),  # tokens of a key
-    copy_length=(0, 1000),  # tokens of a string that is copied; 0 = answer_length
     num_fillers=(1, 10_000),  # different filler tokens
     before=(0, 10**8),  # most tokens of filler before the first key
     spread=SPREADS,  # of training's distances: even, or even in their logarithm; 'even' if not given
@@ -59,7 +56,7 @@ def check(settings: Any) -> list[str]:
             f"ask_every = {settings['ask_every']}: only with kind = 'passkey', where a question is one "
             'token'
         )
-    if settings['kind'] in ('needles', 'associative', 'mixed'):
+    if settings['kind'] in ('needles', 'associative'):
         room = (settings['num_pairs'] - 1) * (settings['answer_length'] + 2)
         if room > numbers[0]:
             problems.append(
@@ -90,21 +87,17 @@ def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarra
 def _look_up(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """The digits of the key if they were seen; any digit otherwise."""
     chances = np.zeros((len(asked), vocabulary(settings).vocab_size))
-    kind, question = settings['kind'], questions(settings, inputs, asked)[0]
-    named = kind in ('needles', 'associative')
-    if kind == 'mixed' and asked[-1] > question:
-        named = inputs[question + 1] >= 3 + DIGITS
-    size = settings['answer_length'] if kind != 'copy' else _copied(settings)
+    question = questions(settings, inputs, asked)[0]
+    named = settings['kind'] in ('needles', 'associative')
+    size = settings['answer_length']
     for first in np.unique(begin):
         rows = np.flatnonzero(begin == first)
         chances[rows, 3 : 3 + DIGITS] = 1 / DIGITS
         seen = inputs[first:question]
         marks = np.flatnonzero(seen == (inputs[question + 1] if named else 1))
-        # Digits at the very beginning may be the end of the key; in a mixed task, of any kind of key.
+        # Digits at the very beginning may be the end of the key.
         key = _digits(seen[marks[0] + 1 :] if len(marks) else seen)
-        if kind == 'mixed' and not named:
-            size = len(key)
-        key = key[:size] if len(marks) else key[-size:] if kind != 'mixed' else key[:0]
+        key = key[:size] if len(marks) else key[-size:]
         for row in rows:
             digit = asked[row] - question - named - size + len(key)
             if 0 <= digit < len(key):
@@ -117,11 +110,6 @@ def _digits(tokens: np.ndarray) -> np.ndarray:
     """The digits that `tokens` begins with."""
     others = np.flatnonzero((tokens < 3) | (tokens >= 3 + DIGITS))
     return tokens[: others[0]] if len(others) else tokens
-
-
-def _copied(settings: Any) -> int:
-    """Tokens of a string that is copied."""
-    return settings['copy_length'] or settings['answer_length']
 
 
 RULES = {'look up': _look_up}
@@ -167,12 +155,6 @@ class Recall:
         settings = self._settings
         kind, pairs, size = settings['kind'], settings['num_pairs'], settings['answer_length']
         random, distance, before = self._draw(index)
-        if kind == 'mixed':
-            cycle = index // len(self._distances)  # in evaluation, every kind at every distance
-            drawn = random.integers(len(MIXED)) if self._split == 'train' else cycle % len(MIXED)
-            kind = MIXED[drawn]
-        if kind == 'copy':
-            size = _copied(settings)
         first_filler = 3 + DIGITS + pairs
 
         def filler(count: int) -> np.ndarray:
