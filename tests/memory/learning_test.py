@@ -77,6 +77,9 @@ LEARNS = {
     'linear': Run('linear'),
     'rfa': Run('rfa'),
     't2r': Run('t2r'),
+    'delta_net': Run('delta_net'),
+    'gated_delta_net': Run('gated_delta_net'),
+    'kimi_delta': Run('kimi_delta'),
     'memsizer': Run('memsizer', 84),
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     # With 8 of them a quarter of the seeds learn nothing; that depends on their first values.
@@ -114,6 +117,9 @@ BROKEN = {
     'linear, sums not carried': LEARNS['linear'].broken(linear__carry=False),
     'rfa, sums not carried': LEARNS['rfa'].broken(linear__carry=False),
     't2r, sums not carried': LEARNS['t2r'].broken(linear__carry=False),
+    'delta_net, not carried': LEARNS['delta_net'].broken(delta__carry=False),
+    'gated_delta_net, not carried': LEARNS['gated_delta_net'].broken(delta__carry=False),
+    'kimi_delta, not carried': LEARNS['kimi_delta'].broken(delta__carry=False),
     'memsizer, slots not carried': LEARNS['memsizer'].broken(memsizer__carry=False),
     'memformer, no slots': LEARNS['memformer'].broken(memformer__num_slots=0),
     'product_key, no cache': LEARNS['product_key'].broken(transformer_xl__memory_length=0),
