@@ -79,7 +79,7 @@ LEARNS = {
     't2r': Run('t2r'),
     'delta_net': Run('delta_net'),
     'gated_delta_net': Run('gated_delta_net'),
-    'kimi_delta': Run('kimi_delta'),
+    'kimi_delta': Run('kimi_delta', 69),
     'memsizer': Run('memsizer', 84),
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     # With 8 of them a quarter of the seeds learn nothing; that depends on their first values.
