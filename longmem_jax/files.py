@@ -213,6 +213,11 @@ def opened(output: str, otherwise: TextIO) -> Iterator[TextIO]:
         raise UsageError(f'--output={output}: cannot be written ({error}).') from error
 
 
+def nowhere() -> TextIO:
+    """A stream whose text is lost."""
+    return open(os.devnull, 'w')
+
+
 def checksum(content: bytes | Path) -> str:
     """SHA-256 of some bytes, or of a file, in hexadecimal."""
     if isinstance(content, bytes):

@@ -42,6 +42,7 @@ class _State:
 
     Attributes:
       heard: number of the first signal; 0 = none.
+      raised: whether it ended by an exception what was being done.
       agreed: the same, as all processes know it.
       again: number of signals that this process sends itself and the thread has not received yet.
       deferred: depth of `deferred` blocks.
@@ -56,6 +57,7 @@ class _State:
     """
 
     heard: int = 0
+    raised: bool = False
     agreed: int = 0
     again: int = 0
     deferred: int = 0
@@ -89,6 +91,7 @@ def listen(*, command: bool = False, importing: bool = False) -> bool:
         return False
     _state.pid, _state.command = os.getpid(), command
     _state.heard = _state.agreed = _state.again = _state.code = 0
+    _state.raised = False
     read, write = os.pipe()
     os.set_blocking(write, False)
     _state.pipe = write, signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -169,12 +172,18 @@ def heard() -> int:
     return 128 + _state.heard if _state.heard else 0
 
 
+def replaced() -> int:
+    """`heard`, if what the signal raised is gone: an error that comes after it is a library's for it."""
+    return heard() if _state.raised else 0
+
+
 def _hear(signum: int, frame: Any) -> None:
     """The handler, called in the main thread."""
     _note(signum)
     if _state.importing:
         os._exit(128 + signum)
     if not _state.deferred:
+        _state.raised = True
         raise Stopped(signum)
 
 

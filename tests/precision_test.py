@@ -131,7 +131,7 @@ def test_a_continuous_memory_is_read_and_written_at_full_precision():
     )
 
     def write_and_read(module, old, vectors, queries):
-        new = module.update(old, module.linear_places(), vectors) + module.first(vectors)
+        new = module.update(old, module.linear_places(), vectors) + module.fit_first(vectors)
         return module.read(queries, *module.project(new))
 
     arrays = array(1, 6, 12), array(1, 5, 12), array(1, 2, 7, 4)

@@ -1,5 +1,6 @@
 """SIGTERM and Ctrl-C before, around and between what a run does; the signals are sent from inside."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -128,16 +129,26 @@ def test_handlers_are_put_back():
 
 
 @pytest.mark.parametrize('name', CODES)
-def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name):
+def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name, capsys):
     """A run that was stopped has saved and returned; for a scheduler it is not a finished one."""
 
     def fail():
         stopping._state.heard = CODES[name] - 128  # and a library made an error of it
         raise UsageError('no checkpoint there')
 
+    def compare():
+        with contextlib.suppress(stopping.Stopped):
+            stopping._hear(CODES[name] - 128, None)
+        raise ValueError('exception raised while checking equality')  # as JAX makes of any exception
+
+    def save():
+        with stopping.deferred():
+            stopping._hear(CODES[name] - 128, None)
+            raise ValueError('an error of our own, while a run that was stopped is saved')
+
     monkeypatch.setattr(entry.logging, 'set_verbosity', lambda level: None)
     monkeypatch.setattr(entry.app, 'run', lambda main, flags_parser: main(['longmem']))
-    monkeypatch.setattr(stopping, 'listen', lambda command, importing=False: None)
+    monkeypatch.setattr(stopping, 'listen', lambda command=False, importing=False: None)
 
     class Flags(dict):
         debug = False
@@ -152,6 +163,14 @@ def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name):
     with pytest.raises(SystemExit) as caught:
         entry.run(fail)
     assert caught.value.code == CODES[name]
+    capsys.readouterr()
+    for function, code, shown in ((save, 1, True), (compare, CODES[name], False)):
+        monkeypatch.setattr(stopping._state, 'heard', 0)
+        monkeypatch.setattr(stopping._state, 'raised', False)
+        with pytest.raises(SystemExit) as caught:
+            entry.run(function)
+        assert caught.value.code == code
+        assert ('Traceback' in capsys.readouterr().err) == shown
 
 
 def test_a_signal_that_a_callback_swallows_comes_again(monkeypatch):

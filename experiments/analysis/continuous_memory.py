@@ -34,7 +34,7 @@ from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.layer import InfinityFormer
 from longmem_jax.memory.infinity_former.state import InfinityFormerState
-from longmem_jax.memory.infinity_former.view import attention_to_memory
+from longmem_jax.memory.infinity_former.view import attention_by_head
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
@@ -99,7 +99,8 @@ def read_text(model: LanguageModel, params: Any, tokens: np.ndarray) -> Reading:
     @jax.jit
     def step(inputs: jax.Array, targets: jax.Array, state: Any) -> tuple[jax.Array, ...]:
         def attention(layer, x, state, segment):
-            return attention_to_memory(layer, x, state, segment, BINS), layer.written(x)
+            by_head = attention_by_head(layer, x, state, segment, BINS)[1]
+            return by_head.sum(axis=1), layer.written(x)
 
         segment = Segment(inputs, jnp.ones(inputs.shape, bool), jnp.zeros((1,), bool))
 

@@ -99,6 +99,8 @@ def attend(
 ) -> jax.Array:
     """Attends from a segment, or from some of its tokens, to a memory and the segment.
 
+    Weights times soft masks, normalised again: Eq. 4 of Expire-Span, with the mask of Eq. 5.
+
     Args:
       queries: [batch, heads, n, head_dim], scaled.
       keys, values: [batch, kv_heads, keys, head_dim], of the memory and then of the segment.

@@ -10,7 +10,6 @@ import functools
 import importlib.metadata
 import io
 import itertools
-import os
 import re
 import select
 import sys
@@ -26,6 +25,7 @@ from ml_collections import config_flags
 from longmem_jax import stopping
 from longmem_jax.devices import allocator, lost
 from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_errors, nearest, visible
+from longmem_jax.files import nowhere
 
 BROKEN_PIPE = 141  # exit code of programs that SIGPIPE ends
 CONFIGS = Path(__file__).parents[1] / 'configs'
@@ -109,6 +109,9 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
             if isinstance(error, BrokenPipeError) and _is_reader_gone():
                 lost.ended(reason(error), BROKEN_PIPE)
                 sys.exit(BROKEN_PIPE)
+            if code := stopping.replaced():
+                lost.ended(f'{stopping.name(code - 128)}.', code)
+                sys.exit(code)
             gone = visible(lost.by_another(error))
             if not gone or '--debug' in sys.argv:
                 print(visible(traceback.format_exc(), LONGEST), file=sys.stderr, end='')
@@ -127,7 +130,7 @@ def _take_any_text() -> None:
     """Texts of any language can be printed, to a terminal of any encoding and where output is closed."""
     for name in ('stdout', 'stderr'):
         if getattr(sys, name) is None:  # a file that is opened later must not get its descriptor
-            setattr(sys, name, open(os.devnull, 'w'))
+            setattr(sys, name, nowhere())
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             with contextlib.suppress(OSError):  # it leads elsewhere since Python has opened it
                 stream.reconfigure(errors='backslashreplace')

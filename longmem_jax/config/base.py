@@ -73,7 +73,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         dropout=0.0,  # share of activations set to zero in training
         embedding_dropout=-1.0,  # dropout of embeddings and final output; -1 = dropout
         attention_dropout=0.0,  # dropout of attention weights
-        token_shift='none',  # attention input has tokens before: 'none', 'half', 'convolution'
+        token_shift='none',  # how attention input has tokens before; one of `layers.token_shift.EARLIER`
         layer_drop=0.0,  # share of blocks skipped per training step
         init_std=0.0,  # standard deviation of 'normal' kernels, and of tables; 0 = d_model**-0.5
         embedding_std=0.0,  # the same for token vectors, before they are scaled; 0 = init_std

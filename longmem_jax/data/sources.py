@@ -56,6 +56,7 @@ SOURCES: Registry[DataSource] = Registry(
             lambda data, split: PairTexts(load_pairs(data, split)), PairCorpus, reads='pairs'
         ),
         'passkey': 'longmem_jax.data.sets.passkey:SOURCE',
+        'second_reading': 'longmem_jax.data.sets.second_reading:SOURCE',
     },
     kind='source',
     brought='sources',

@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 from longmem_jax.data.tokenizer_files import LARGEST_FILE
 from longmem_jax.errors import UsageError
 from longmem_jax.files import copy, whole_file, write, write_json
-from longmem_jax.hosts.families import FAMILIES, Family
+from longmem_jax.hosts.families import FAMILIES
 from longmem_jax.hosts.hosts import OWN, Host, rows_of
 from longmem_jax.hosts.model_fields import attributes_of, differences, model_of
 from longmem_jax.hosts.patterns import pattern
@@ -43,16 +43,6 @@ BY_NAME = {'float64': 'F64', 'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF
 
 # Name of a tensor to a function that makes it.
 Tensors = dict[str, Callable[[], np.ndarray]]
-
-
-def their_tensors(family: Family, num_layers: int, params: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Names, with the family's prefix, and their tensors, from parameters of ours or anything like
-    them, such as gradients. Parameters that no row names are left out.
-    """
-    flat = flax.traverse_util.flatten_dict(params, sep='/')
-    for row in rows_of(family, num_layers):
-        if all(path in flat for path in row.ours):
-            yield family.prefixed(row.theirs), _joined(flat, row)
 
 
 def _joined(flat: Mapping[str, Any], row: Any) -> np.ndarray:

@@ -58,12 +58,6 @@ class Family:
         """The whole name of a row's tensor in files that we write."""
         return name if name in self.heads else self.prefix + name
 
-    def canonical(self, name: str) -> str:
-        """The name that we write for one that may lack the prefix, or be another for the head."""
-        if name in self.heads:
-            return self.heads[0]
-        return self.prefix + name.removeprefix(self.prefix)
-
 
 _GPT2 = dict(
     vocab_size=('vocab_size', int),

@@ -48,7 +48,7 @@ def mix(
     soft: jax.Array | None,
     dropout: jax.Array | None,
 ) -> jax.Array:
-    """Values weighted by a softmax times a soft mask, renormalised.
+    """Values weighted by a softmax times a soft mask, renormalised: Eq. 4 of Expire-Span.
 
     With w = softmax(scores that are seen and have soft > 0), the weights are w * soft / (sum(w * soft)
     + 1e-8), without soft mask just w. Queries that see nothing give zeros.

@@ -143,14 +143,3 @@ def merged(params: Tree) -> Tree:
         scale = jax.lax.stop_gradient(flat[*at, 'scale'])
         kept[kernel] = kept[kernel] + scale * jnp.tensordot(leaf, flat[*at, 'b'], 1)
     return flax.traverse_util.unflatten_dict(kept)
-
-
-def separate(params: Any) -> tuple[Any, Any]:
-    """The parameters without the low-rank parts, and a tree of these alone."""
-    flat = flax.traverse_util.flatten_dict(params)
-    return tuple(
-        flax.traverse_util.unflatten_dict(
-            {path: leaf for path, leaf in flat.items() if (NAME in path) == chosen}
-        )
-        for chosen in (False, True)
-    )

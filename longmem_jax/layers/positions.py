@@ -171,34 +171,6 @@ def t5_bucket(
     return (upper + bucket).astype(np.int32)
 
 
-def t5_bias(
-    buckets: jax.Array,
-    num_queries: int,
-    num_keys: int,
-    offset: int,
-    *,
-    num_buckets: int,
-    max_distance: int,
-    bidirectional: bool,
-) -> jax.Array:
-    """Biases [1, heads, queries, keys] of query i on key index `offset + i`.
-
-    Args:
-      buckets: [heads, num_buckets], the learned biases.
-      num_queries, num_keys: sizes of the result.
-      offset: key index of the first query.
-      num_buckets, max_distance, bidirectional: see `t5_bucket`.
-    """
-    relative = np.arange(num_keys)[None] - (np.arange(num_queries)[:, None] + offset)
-    bucket = t5_bucket(
-        relative,
-        num_buckets=num_buckets,
-        max_distance=max_distance,
-        bidirectional=bidirectional,
-    )
-    return buckets[:, bucket][None]
-
-
 def t5_table(buckets: jax.Array, num_distances: int, max_distance: int) -> jax.Array:
     """Biases by distance of a causal model, [heads, distances], from [heads, num_buckets]."""
     bucket = t5_bucket(

@@ -20,7 +20,7 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 
 # The number of earlier vectors that each kind sees.
-EARLIER = {'none': 0, 'half': 1, 'convolution': 3}
+EARLIER = {'none': 0, 'half': 1, 'last_four': 3, 'convolution': 3}
 
 
 def mixed(
@@ -74,6 +74,16 @@ def _half(views: list[jax.Array]) -> jax.Array:
     before, own = views
     half = own.shape[-1] // 2
     return jnp.concatenate([before[..., :half], own[..., half:]], axis=-1)
+
+
+def _last_four(views: list[jax.Array]) -> jax.Array:
+    """The last quarter of the channels of each of the four vectors, the oldest first."""
+    quarter = views[-1].shape[-1] // 4
+    own = views[-1][..., 3 * quarter :]
+    return jnp.concatenate([*(view[..., -quarter:] for view in views[:-1]), own], axis=-1)
+
+
+FIXED = {'half': _half, 'last_four': _last_four}  # the kinds without parameters
 
 
 def convolved(taps: jax.Array) -> Callable[[list[jax.Array]], jax.Array]:
@@ -130,6 +140,10 @@ class TokenShift(nn.Module):
     Attributes:
       settings: sizes of the model.
       kind: 'none'; 'half', the first half of the channels comes from the token before (no parameters);
+        'last_four', the same quarter of the channels of each of the last four vectors (no
+        parameters): a key and a query see the same features of tokens at different places, so one linear
+        map, of no token in particular, finds where the last tokens stood before; copying is learned in a
+        few hundred steps;
         'convolution', a causal convolution per channel over 4 tokens, without a bias.
     """
 
@@ -159,5 +173,5 @@ class TokenShift(nn.Module):
         """Arguments and results of `mixed` for x [batch, n, d_model]; `recent` None = kind 'none'."""
         if recent is None:
             return x, None
-        mix = _half if self.kind == 'half' else convolved(self.kernel)
+        mix = FIXED[self.kind] if self.kind in FIXED else convolved(self.kernel)
         return mixed(mix, x, recent, count, start)

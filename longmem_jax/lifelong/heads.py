@@ -143,13 +143,3 @@ class Candidates(NamedTuple):
         best = jnp.argmax(scores, axis=1)[:, None]
         found = jnp.take_along_axis(rows.answer.candidates, best, axis=1)[:, 0]
         return (found == rows.answer.gold).astype(jnp.float32)
-
-
-def released_rows(count: int, batch: int) -> np.ndarray:
-    """The test rows that OML-ER's release counts in its accuracy of relations, bool [count].
-
-    It leaves the last row of every batch out, unless it is the only one. Nothing here does so.
-    """
-    numbers = np.arange(count)
-    last = (numbers % batch == batch - 1) | (numbers == count - 1)
-    return ~last | ((numbers % batch == 0) & last)

@@ -125,7 +125,7 @@ def model_config(settings: dict[str, Any], system: str) -> Any:
     return model
 
 
-def _our_path(name: str, model: Any) -> tuple[str, str]:
+def our_path(name: str, model: Any) -> tuple[str, str]:
     """Our path of their tensor `name`, and its kind of layout."""
     if name in _MODEL:
         return _MODEL[name]
@@ -152,33 +152,14 @@ def _to_ours(array: np.ndarray, kind: str, model: Any) -> np.ndarray:
     return array.reshape({'flat': (-1,), 'scalar': (), 'plain': array.shape}[kind])
 
 
-def _to_theirs(array: np.ndarray, kind: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Our array in their layout, which has `shape`."""
-    if kind in ('heads_in', 'heads_out'):
-        return array.reshape(shape[1], shape[0]).T
-    if kind == 'linear':
-        return array.T
-    if kind == 'table':
-        return array[::-1].T[None]
-    return array.reshape(shape)
-
-
 def import_parameters(theirs: dict[str, np.ndarray], model: Any) -> dict[str, Any]:
     """Our nested float32 parameters from theirs (torch names, Linear [out, in])."""
     params: dict[str, Any] = {}
     for name, array in theirs.items():
-        path, kind = _our_path(name, model)
+        path, kind = our_path(name, model)
         *parents, last = path.split('/')
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
         node[last] = np.array(_to_ours(np.asarray(array, np.float32), kind, model), order='C')
     return params
-
-
-def export_gradient(gradient: Any, name: str, shape: tuple[int, ...], model: Any) -> np.ndarray:
-    """The gradient of their tensor `name`, of their `shape`, taken from our gradients."""
-    path, kind = _our_path(name, model)
-    for key in path.split('/'):
-        gradient = gradient[key]
-    return _to_theirs(np.asarray(gradient), kind, shape)

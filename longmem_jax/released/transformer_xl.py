@@ -171,26 +171,3 @@ def import_parameters(theirs: Mapping[str, np.ndarray], model: Any) -> dict[str,
         else:
             store(path, value.T if layout == 'transposed' else value)
     return params
-
-
-def export_gradient(gradient: Mapping[str, Any], name: str, model: Any) -> np.ndarray:
-    """The gradient of their parameter `name`, in their layout, taken from our gradients."""
-    path, layout = names(model)[name]
-
-    def find(path: str) -> np.ndarray:
-        node = gradient
-        for key in path.split('/'):
-            node = node[key]
-        return np.asarray(node)
-
-    def flat(kernel: np.ndarray) -> np.ndarray:
-        return kernel.reshape(model.d_model, -1).T
-
-    if layout == 'heads_in' and name.endswith('qkv_net.weight'):
-        kernels = [flat(find(f'{path}/{name}/kernel')) for name in ('query', 'key', 'value')]
-        return np.concatenate(kernels)
-    if layout == 'heads_in':
-        return flat(find(path))
-    if layout == 'heads_out':
-        return find(path).reshape(-1, model.d_model).T
-    return find(path).T if layout == 'transposed' else find(path)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from longmem_jax.commands.train import train
-from longmem_jax.layers import low_rank
 from longmem_jax.training.optimizer import parameter_path
 from tests.commands.train_test import (
     experiment,
@@ -13,6 +12,7 @@ from tests.commands.train_test import (
     texts,  # noqa: F401  (a fixture)
     training_lines,
 )
+from tests.models.adapted_test import separate
 
 pytestmark = pytest.mark.slow  # whole runs of the command
 
@@ -39,7 +39,7 @@ def test_low_rank_parts_are_trained_saved_and_restored(texts, tmp_path, capsys):
     train(run)
     assert 'projections/query/lora/a' in ' '.join(capsys.readouterr().out.split())
     after, step = experiment(config, tmp_path / 'lora').restore_parameters()
-    kept, own = low_rank.separate(after)
+    kept, own = separate(after)
     assert step == 4
     assert any(np.abs(leaf).max() > 0 for path, leaf in leaves(own).items() if path.endswith('/b'))
     assert leaves(kept).keys() == leaves(before).keys()

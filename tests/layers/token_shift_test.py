@@ -59,3 +59,14 @@ def test_a_sequence_may_be_cut_anywhere(kind):
     _, uneven = run(x, start, [0, 4])
     np.testing.assert_array_equal(uneven[0], start[0])
     np.testing.assert_array_equal(uneven[1, -1], x[1, 3])
+
+
+def test_last_four_has_the_same_channels_of_four_tokens():
+    run, x, start, _ = make('last_four')
+    y, last = run(x, start, [9, 9])
+    before = jnp.pad(x, [(0, 0), (3, 0), (0, 0)])
+    for part in range(4):
+        np.testing.assert_array_equal(
+            y[..., 4 * part : 4 * part + 4], before[:, part : part + 9, 12:]
+        )
+    np.testing.assert_array_equal(last, x[:, -3:])

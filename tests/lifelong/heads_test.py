@@ -89,13 +89,6 @@ def test_candidates_are_in_an_order_that_tells_nothing():
     assert first.gold == 2 and second.gold == 3
 
 
-def test_the_release_does_not_count_last_rows():
-    assert heads.released_rows(11, 3).sum() == 7
-    np.testing.assert_array_equal(heads.released_rows(4, 3), [1, 1, 0, 1])
-    assert heads.released_rows(5, 1).all()
-    assert heads.released_rows(0, 3).size == 0
-
-
 def test_classes():
     head = heads.Classes(3)
     rows = Rows(jnp.asarray([[1, -1], [2, 3]]), jnp.zeros((2, 2), jnp.uint8), jnp.asarray([2, 0]))

@@ -18,6 +18,7 @@ from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.layers.switching import sizes_below, smallest
 from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.memory.expire_span import maths as expiring
+from longmem_jax.memory.expire_span.writing import sizes_to_write
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models import block as block_module
 from longmem_jax.segment import read_segments
@@ -297,8 +298,8 @@ def test_sizes():
     assert sizes_below(1, 5) == (1,)
     assert sizes_below(10, 3, always=10) == (5, 10)
     assert sizes_below(10, 3, always=100) == (10,)
-    assert expiring.sizes_to_write((1, 2, 4, 8)) == (2, 8)
-    assert expiring.sizes_to_write((1, 2, 4)) == (1, 4)
+    assert sizes_to_write((1, 2, 4, 8)) == (2, 8)
+    assert sizes_to_write((1, 2, 4)) == (1, 4)
     sizes = (3, 5, 10)
     for needed, wanted in ((0, 0), (3, 0), (4, 1), (5, 1), (6, 2), (10, 2), (99, 2)):
         assert int(smallest(sizes, jnp.asarray(needed))) == wanted

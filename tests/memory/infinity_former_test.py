@@ -228,7 +228,7 @@ def memory_layer(**changes):
     memory = ContinuousMemory(SETTINGS, padding=True, **fields, **changes)
 
     def everything(module, vectors, queries):
-        return module.read(queries, *module.project(module.first(vectors)))
+        return module.read(queries, *module.project(module.fit_first(vectors)))
 
     arrays = jnp.ones((1, 5, 16)), jnp.zeros((1, 4, 3, 4))
     init = jax.jit(functools.partial(memory.init, method=everything))

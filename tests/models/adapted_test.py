@@ -3,6 +3,7 @@
 import functools
 import re
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +31,17 @@ OTHERS = (
     'memorizing',
     'memsizer',
 )
+
+
+def separate(params):
+    """The parameters without the low-rank parts, and a tree of these alone."""
+    flat = flax.traverse_util.flatten_dict(params)
+    return tuple(
+        flax.traverse_util.unflatten_dict(
+            {path: leaf for path, leaf in flat.items() if (low_rank.NAME in path) == chosen}
+        )
+        for chosen in (False, True)
+    )
 
 
 def lora(rank=2, alpha=6.0, targets=EVERYWHERE):
@@ -76,7 +88,7 @@ def test_low_rank_parts_are_their_merged_kernels(name):
     model, start, params = adapted(name)
     segments = toys.random_segments(segments=2)
     plain = toys.with_config(name, 1)
-    kept, own = low_rank.separate(start)
+    kept, own = separate(start)
     assert set(leaves(own)) == {path for path in leaves(start) if '/lora/' in path}
     # One program for the model with the parts and one for that without them, each with its gradients.
     with_parts, without = (
@@ -139,7 +151,7 @@ def test_the_rest_is_frozen_and_has_no_moments():
     settings.learning_rate = 0.1
     optimizer = make_optimizer(settings, 10, params)
     state = jax.jit(optimizer.init)(params)
-    kept, own = low_rank.separate(params)
+    kept, own = separate(params)
     held = sum(leaf.size for leaf in jax.tree.leaves(state))
     assert held < 2 * sum(leaf.size for leaf in jax.tree.leaves(own)) + 10
     segments = toys.random_segments(segments=2)

@@ -6,6 +6,7 @@ the cache goes through the state at every border.
 
 from pathlib import Path
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import close_stream, open_stream, read_token
 from longmem_jax.hosts import hosts
-from longmem_jax.hosts.export import their_tensors
+from longmem_jax.hosts.patterns import pattern
 from longmem_jax.models.block import Block
 from longmem_jax.models.inspect import capture
 from longmem_jax.segment import Segment
@@ -28,9 +29,8 @@ def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
     name = settings.get('hf', settings.get('checkpoint', 'hf'))
     length = arrays['in/tokens'].shape[1]
-    # All that can be seen: a longer window, such as that of a model for long texts, is never filled.
-    seen = length + arrays.get('out/greedy', np.zeros((0,))).size
-    host = hosts.find(Path(settings['folder']) / name, context=seen)
+    # A longer window, such as that of a model for long texts, is never filled.
+    host = hosts.find(Path(settings['folder']) / name, context=length)
     if 'in/prefix_length' in arrays:
         length = int(arrays['in/prefix_length'])
     model = hosts.make(host.model, length)
@@ -154,9 +154,15 @@ def _gradients(host, model, params, tokens, mask, arrays):
         return (_valid(mask, logits) * arrays['in/loss_weight']).sum()
 
     gradient = jax.jit(jax.grad(loss))(params)
-    ours = dict(their_tensors(host.family, host.model.num_layers, gradient))
+    flat = flax.traverse_util.flatten_dict(gradient, sep='/')
+    family, ours = host.family, {}
+    for row in hosts.rows_of(family, host.model.num_layers):
+        if all(path in flat for path in row.ours):
+            leaves = [np.asarray(flat[path]) for path in row.ours]
+            joined = np.stack(leaves) if len(leaves) > 1 else leaves[0]
+            ours[family.prefixed(row.theirs)] = pattern(row.layout).put(joined)
     for name in sorted(arrays):
         if name.startswith('grad/'):
             theirs = name[len('grad/') :]
-            canonical = host.family.canonical(theirs)
-            yield name, ours[canonical], arrays[name]
+            plain = family.prefix + theirs.removeprefix(family.prefix)
+            yield name, ours[family.heads[0] if theirs in family.heads else plain], arrays[name]

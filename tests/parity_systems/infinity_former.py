@@ -99,7 +99,7 @@ def check(settings, arrays):
     def read(params, rows, queries, old, number):
         def run(module):
             if old is None:
-                coefficients = module.first(rows)
+                coefficients = module.fit_first(rows)
             elif settings['sticky']:
                 drawn = jnp.asarray(arrays[f'in/sampled_bins_{number}'].T)
                 places = continuous.sampled_places(drawn, bins)

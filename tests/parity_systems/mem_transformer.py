@@ -12,6 +12,7 @@ from longmem_jax.models.encoders.memory_tokens import MemoryEncoder
 from longmem_jax.models.kinds import make_model
 from longmem_jax.released import transformer_xl
 from longmem_jax.segment import Segment
+from tests.parity_systems.transformer_xl import export_gradient
 
 VARIANTS = {'plain': 'plain', 'memctrl': 'ctrl', 'membottleneck': 'bottleneck'}
 
@@ -175,7 +176,7 @@ def _language_model(settings, arrays):
     yield 'grad/mem_tokens', own, arrays['grad/mem_tokens']
     gradient['shared_transformer_xl'] = gradient.pop('shared_mem_transformer')
     for name in theirs:
-        ours = transformer_xl.export_gradient(gradient, name, borrowed)
+        ours = export_gradient(gradient, name, borrowed)
         yield f'grad/{name}', ours, arrays[f'grad/{name}']
 
 

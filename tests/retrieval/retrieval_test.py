@@ -167,6 +167,8 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
         (dict(index='tree'), 'config.retrieval.index'),
         (dict(dtype='float8'), 'config.retrieval.dtype'),
         (dict(shard_tokens=0), 'shard_tokens = 0: must be above 0'),
+        (dict(cache_length=0), 'cache_length = 0: must be above 0'),
+        (dict(cache_flatness=-1.0), 'cache_flatness = -1.0: must be at least 0'),
         (
             dict(kind='knn_lm_cache', share=0.6, cache_share=0.6),
             'share + cache_share = 1.2: must be',
@@ -211,6 +213,22 @@ def test_neighbours_help_and_are_reported(trained, capsys):
     report = (workdir / 'retrieval.txt').read_text()
     assert report.count('gain ') == 3 and 'document ' in report
     assert '<table>' in (workdir / 'retrieval.html').read_text()
+
+
+@pytest.mark.slow
+def test_the_cache_is_as_long_and_as_flat_as_the_config_says(trained):
+    config, workdir = trained
+
+    def loss(length, flatness):
+        fields = dict(cache_length=length, cache_flatness=flatness, cache_share=0.3, tune_tokens=0)
+        return evaluate.evaluate(opened(config, workdir, kind='cache', **fields), 'test')[
+            'test, cache'
+        ].loss
+
+    counted = loss(1, 0.0)
+    np.testing.assert_allclose(loss(1, 1.0), counted, rtol=1e-6)  # the weight of one entry is 1
+    assert abs(loss(100, 0.0) - counted) > 0.01
+    assert abs(loss(100, 0.0) - loss(100, 1.0)) > 1e-4
 
 
 @pytest.mark.slow

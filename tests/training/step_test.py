@@ -14,6 +14,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.experiment import Experiment, has_branches, lower_step
 from longmem_jax.training import step as train_step
 from longmem_jax.training.identity import settings_of
+from tests import toys
 
 
 def small(memory, **changes):
@@ -93,6 +94,34 @@ def test_the_number_of_segments_with_a_gradient_is_checked():
     for count, sound in ((0, True), (5, True), (6, False), (-1, False)):
         problems = checks.find_problems(small('transformer_xl', gradient_segments=count), 1)
         assert any('gradient_segments' in problem for problem in problems) != sound
+
+
+def test_z_loss_is_the_mean_square_of_the_denominators_logarithm():
+    """Of scored tokens alone, nats^2 per token."""
+    model, params = toys.toy('transformer_xl')
+    segments = toys.random_segments()
+    scored = np.asarray(segments.valid).astype(np.uint8)
+    scored[0, 0, :2] = 0
+    read = lanes.Batch(
+        tokens=segments.tokens, targets=segments.tokens, valid=segments.valid, scored=scored,
+        start=segments.start, num_bytes=np.ones(scored.shape[:2], np.float32),
+    )  # fmt: skip
+    settings = sorting.get_config('tiny').train
+
+    @jax.jit
+    def objective(weight):
+        own = settings.copy_and_resolve_references()
+        with own.ignore_type():
+            own.z_loss = weight
+        memory = model.apply({'params': params}, toys.BATCH, method='initial_state')
+        key = jax.random.key(0)
+        return train_step.read_batch(model, params, memory, read, key, own)[0]
+
+    logits, _ = toys.run(model, params, segments)
+    log_z = np.log(np.exp(np.asarray(logits, np.float64)).sum(axis=-1))
+    wanted = np.square(log_z)[scored > 0].mean()
+    assert wanted > 1
+    np.testing.assert_allclose(objective(0.5) - objective(0.0), 0.5 * wanted, rtol=1e-4)
 
 
 def readable(memory):

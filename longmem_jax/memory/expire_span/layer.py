@@ -7,6 +7,9 @@ the cost of a step depends on what is alive, not on the capacity.
 
 As in the authors' code, spans are recomputed in every segment from the kept vectors and the current
 weights, and a query never attends to itself.
+
+The equations are in `maths`, what a segment reads in `reading`, the mask and its derivative in
+`attention/span_attention` and `attention/ramp`.
 """
 
 import math
@@ -34,7 +37,6 @@ from longmem_jax.memory.expire_span.maths import (
     empty_state,
     expire_spans,
     memory_size,
-    write,
 )
 from longmem_jax.memory.expire_span.reading import (
     ExpireSpanCache,
@@ -46,6 +48,7 @@ from longmem_jax.memory.expire_span.reading import (
     read_tokens,
     with_room,
 )
+from longmem_jax.memory.expire_span.writing import write
 from longmem_jax.segment import Aux, Segment, count_round, mean_count
 
 
@@ -164,6 +167,7 @@ class ExpireSpan(nn.Module):
         project, params = self.params()
         fields = dict(max_span=self.max_span, pre_div=self.pre_div, ramp=self.ramp)
         how = dict(block_size=self.block_size, kernels=self.settings.kernels)
+        # read_segment(size, params, rows), with the smallest of `sizes` that holds what is alive.
         read = bound(read_segment, project=project, **fields, **how)
         out, loss, spans = read_memory(read, self.sizes, state.count, params, rows)
         spans = jax.lax.stop_gradient((*spans, rows.spans))

@@ -18,7 +18,7 @@ from longmem_jax.memory.expire_span.maths import (
 
 
 def draw_shortening(key: jax.Array | None) -> jax.Array:
-    """The random share of `max_span` that limits spans in a training step (Sec. 4.3), in [0, 1)."""
+    """The random share of `max_span` that limits spans in a training step (Sec. 4.2), in [0, 1)."""
     if key is None:
         raise ValueError(
             "shorten = True draws random numbers in training: pass rngs={'memory': key}"

@@ -37,7 +37,10 @@ def first_positions(length: int) -> np.ndarray:
 
 
 def update_positions(length: int, num_samples: int, tau: float) -> np.ndarray:
-    """Positions of old samples and new vectors in an update (Eqs. 13-15): float64 [samples + length]."""
+    """Positions in the new signal of an update: float64 [samples + length].
+
+    Samples of the old signal get (0, tau], which contracts it (Eqs. 13-14); new vectors get the rest.
+    """
     old = np.arange(1, num_samples + 1) * tau / num_samples
     new = tau + (1 - tau) * np.arange(1, length + 1) / length
     return np.concatenate([old, new])
@@ -104,14 +107,14 @@ def _as_last_axis(vector: jax.Array | np.ndarray, positions: jax.Array) -> jax.A
 
 
 def psi(positions: jax.Array, centres: jax.Array, widths: jax.Array) -> jax.Array:
-    """Basis functions at `positions` [...]: [..., num_basis], in the dtype of `positions`."""
+    """`psi` of Eq. 7 at `positions` [...]: [..., num_basis], in the dtype of `positions`."""
     centres, widths = _as_last_axis(centres, positions), _as_last_axis(widths, positions)
     distance = (positions[..., None] - centres) / widths
     return jnp.exp(-0.5 * distance * distance) / (widths * math.sqrt(2 * math.pi))
 
 
 def evaluate(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
-    """The signal `B^T psi` (Eq. 3).
+    """The signal `B^T psi` (Eq. 7).
 
     Args:
       coefficients: B, [batch, num_basis, d_model].
@@ -175,7 +178,7 @@ def bin_edges(num_bins: int) -> np.ndarray:
 def attention_mass(
     mu: jax.Array, sigma_sq: jax.Array, num_bins: int, density: str, counted: jax.Array
 ) -> jax.Array:
-    """Attention to every bin (Eq. 16), summed over heads and queries: float32 [batch, num_bins].
+    """Attention to every bin (Eqs. 16-17), summed over heads and queries: float32 [batch, num_bins].
 
     Args:
       mu, sigma_sq: [batch, heads, queries].
@@ -197,7 +200,7 @@ def attention_mass(
 
 
 def bin_probabilities(mass: jax.Array) -> jax.Array:
-    """Mass [batch, num_bins] normalised to sum 1; uniform where there is none."""
+    """`p(d)` of Eq. 16: mass [batch, num_bins] normalised to sum 1; uniform where there is none."""
     total = mass.sum(axis=-1, keepdims=True)
     uniform = jnp.full_like(mass, 1.0 / mass.shape[-1])
     return jnp.where(total > 0, mass / jnp.where(total > 0, total, 1.0), uniform)
@@ -247,7 +250,7 @@ def quantile_places(probabilities: jax.Array, num_samples: int) -> jax.Array:
 def sticky_positions(
     sticky: str, mass: jax.Array, writes: jax.Array, key: jax.Array | None, num_samples: int
 ) -> jax.Array:
-    """Where the old signal is read before it is contracted, ascending.
+    """Where the old signal is read before it is contracted, ascending (Sec. 3.3): t / tau of Eq. 14.
 
     Args:
       sticky: one of `STICKY`, but not 'none'.

@@ -121,8 +121,8 @@ class ContinuousMemory(nn.Module):
         bias = self.gate_bias.astype(self.float32).reshape(1, 1, -1)
         return vectors * jax.nn.sigmoid(mixed + bias)
 
-    def first(self, vectors: jax.Array) -> jax.Array:
-        """Coefficients of the first `first_length` vectors: [batch, num_basis, d_model]."""
+    def fit_first(self, vectors: jax.Array) -> jax.Array:
+        """Coefficients of the first `first_length` vectors (Eq. 5): [batch, num_basis, d_model]."""
         return continuous.fit(self.first_matrix, self.gate(vectors))
 
     def update(
@@ -130,9 +130,13 @@ class ContinuousMemory(nn.Module):
     ) -> jax.Array:
         """Contracts the old signal and adds `write_length` vectors (Eqs. 13-15).
 
+        The contraction is in `update_matrix`: it puts the samples at other positions than those at
+        which they were read, see `continuous.update_positions`.
+
         Args:
           coefficients: [batch, num_basis, d_model].
-          positions: [samples] or [batch, samples], ascending, where the old signal is read.
+          positions: [samples] or [batch, samples], ascending, where the old signal is read: t / tau of
+            Eq. 14, in [0, 1].
           vectors: [batch, write_length, d_model].
 
         Returns:
@@ -145,11 +149,11 @@ class ContinuousMemory(nn.Module):
         return continuous.fit(self.update_matrix, joined)
 
     def linear_places(self) -> jax.Array:
-        """Evenly spaced positions, m / M: [samples]."""
+        """Evenly spaced positions, m / M, for `update`: [samples]."""
         return jnp.arange(1, self.num_samples + 1, dtype=self.float32) / self.num_samples
 
     def project(self, coefficients: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values of the basis functions, [batch, heads, num_basis, head_dim] each."""
+        """Keys and values of the basis functions (Eq. 8), [batch, heads, num_basis, head_dim] each."""
         coefficients = coefficients.astype(self.float32)
         return self.key(coefficients), self.value(coefficients)
 
@@ -165,7 +169,7 @@ class ContinuousMemory(nn.Module):
     def read(
         self, queries: jax.Array, keys: jax.Array, values: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The expectation of the signal under the density of every query (Eqs. 6-12).
+        """The expectation of the signal under the density of every query (Eqs. 9-11), projected.
 
         Args:
           queries: [batch, heads, n, head_dim], not scaled.

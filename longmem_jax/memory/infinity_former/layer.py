@@ -4,6 +4,9 @@ Tokens that leave the short-term memory wait until there are `write_length` of t
 the next segment they are fitted into the continuous memory, whose old signal is contracted to make
 room; then the segment reads it. So tokens only ever read earlier ones. With sticky memories the old
 signal is sampled where the last segment attended.
+
+The equations are in `continuous`, their parameters in `continuous_layer`, and what waits to be written
+in `state`.
 """
 
 from collections.abc import Callable
@@ -131,7 +134,7 @@ class InfinityFormer(nn.Module):
             empty = empty | (long.stored >= self.memory_threshold)
         needed = jnp.where(empty, self.first_length, self.per_write)
         ready = long.pending_count >= needed
-        first = self.memory.first(self._fitted(long.oldest(self.first_length)))
+        first = self.memory.fit_first(self._fitted(long.oldest(self.first_length)))
         places = self.memory.linear_places()
         if self.sticky != 'none':
             drawn = long.mass, long.writes, key, self.num_samples
@@ -161,7 +164,10 @@ class InfinityFormer(nn.Module):
     def __call__(
         self, x: jax.Array, state: InfinityFormerState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, InfinityFormerState, Aux]:
-        """Writes pending vectors, attends, remembers the segment; x, y are [batch, length, d_model]."""
+        """Writes pending vectors, adds what both memories give (Eq. 12), remembers the segment.
+
+        x, y: [batch, length, d_model].
+        """
         state = jax.lax.stop_gradient(state)
         long = self.write(state.long, segment.key if train else None)
         projected = self.memory.project(long.coefficients)

@@ -73,16 +73,6 @@ def attention_by_head(
     return long, jax.vmap(heads, (2, 2, 1), 2)(mu, sigma_sq, counted)
 
 
-def attention_to_memory(
-    layer: Any, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
-) -> jax.Array:
-    """Attention of every token by bin, summed over heads: float32 [batch, length, num_bins].
-
-    Arguments as in `InfinityFormer.__call__`; zeros at padding and where the memory is empty.
-    """
-    return attention_by_head(layer, x, state, segment, num_bins)[1].sum(axis=1)
-
-
 def held(layer: Any, state: InfinityFormerState) -> dict[str, Held]:
     """The short-term memory, what waits to be written, and the signal: N functions over its ages."""
     long, found = state.long, {}

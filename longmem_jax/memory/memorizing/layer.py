@@ -3,6 +3,9 @@
 Per lane and head the last `memory_size` keys and values are kept as they were computed. Every query
 reads the k nearest (normalised inner product), and a gate per head mixes that with local attention.
 A segment is read before it is written; a document starts with an empty memory.
+
+Local attention is in `normalized_attention`, attention to the nearest keys in `attention/entries`, their
+search in `layers/nearest`, and the large memory in `layers/ring`.
 """
 
 from collections.abc import Callable
@@ -104,7 +107,10 @@ class Memorizing(nn.Module):
         return MemorizingState(self.attention.initial(batch_size), rows)
 
     def retrieve(self, queries: jax.Array, rows: Rows, whole: bool = False) -> jax.Array:
-        """What scaled queries of `whole` segments, or of tokens, read: [batch, heads, n, head_dim]."""
+        """Attention to the nearest of the large memory, [batch, heads, n, head_dim].
+
+        `whole`: the queries, already scaled, are all of a segment; False = the next tokens of a stream.
+        """
         return attend_entries_in(
             self,
             queries,
@@ -126,9 +132,9 @@ class Memorizing(nn.Module):
         return gate
 
     def _mix(self, local: jax.Array, retrieved: jax.Array, stored: jax.Array) -> jax.Array:
-        """Gates the two results, [batch, heads, n, head_dim], and projects them.
+        """`V_m g + V_c (1 - g)`, projected: of the large memory and the local attention.
 
-        `stored`: int32 [batch], entries written.
+        Both are [batch, heads, n, head_dim]; `stored`: int32 [batch], entries written.
         """
         gate = self.gates(stored).astype(local.dtype)
         return self.projections.out(local * (1 - gate) + retrieved * gate)

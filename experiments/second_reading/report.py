@@ -1,0 +1,116 @@
+"""The table and the figure of the second reading, from the cells of a folder."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from experiments import markdown
+from experiments.second_reading import rows
+from longmem_jax import files
+from longmem_jax.reporting import figures
+
+FLOORS = 'floors'
+FILE = 'second_reading'
+
+Found = dict[str, dict[str, dict[str, Any]]]  # row to seed to cell
+
+
+def collect(output: Path) -> Found:
+    """The cells of a folder; those of `second_reading.json` too, where there is no newer one."""
+    brought = output / f'{FILE}.json'
+    found: Found = json.loads(brought.read_text()) if brought.exists() else {}
+    for path in sorted(output.glob('*/*.json')):
+        found.setdefault(path.parent.name, {})[path.stem] = json.loads(path.read_text())
+    return found
+
+
+def saved(cells: dict[str, dict[str, Any]]) -> dict[int, list[float]]:
+    """Bits per byte that the second copy saves: length to one number per seed."""
+    by_length: dict[int, list[float]] = {}
+    for cell in cells.values():
+        for length, bits in cell['bits'].items():
+            by_length.setdefault(int(length), []).append(bits['first'] - bits['second'])
+    return dict(sorted(by_length.items()))
+
+
+def kilobytes(cells: dict[str, dict[str, Any]]) -> str:
+    """Bytes of what one text carries from segment to segment."""
+    return f'{next(iter(cells.values()))["state_bytes"] / 1000:,.3g}'
+
+
+def _order(found: Found) -> list[str]:
+    """The memories that were run, in the order of `rows.SHOWN`."""
+    names = [name for name in found if name != FLOORS]
+    return sorted(names, key=lambda n: (rows.SHOWN.index(n) if n in rows.SHOWN else 99, n))
+
+
+def table(found: Found) -> str:
+    """Bits per byte saved by row and length: mean (smallest - largest) of the seeds."""
+    names = _order(found)
+    lengths = sorted({length for name in names for length in saved(found[name])})
+    heads = ['memory', 'state, kB', 'seeds', 'first copy', *(f'{n:,} B' for n in lengths)]
+    lines = []
+    for name in names:
+        cells, by_length = found[name], saved(found[name])
+        first = [bits['first'] for cell in cells.values() for bits in cell['bits'].values()]
+        lines.append(
+            [
+                f'`{name}`',
+                kilobytes(cells),
+                str(len(cells)),
+                f'{statistics.mean(first):.2f}',
+                *(markdown.span(by_length[n], 2) if n in by_length else 'not run' for n in lengths),
+            ]
+        )
+    for name, by_length in _rules(found).items():
+        values = {int(n): bits['first'] - bits['second'] for n, bits in by_length.items()}
+        first = statistics.mean(bits['first'] for bits in by_length.values())
+        shown = [f'{values[n]:.2f}' if n in values else 'not run' for n in lengths]
+        lines.append([name, '', '', f'{first:.2f}', *shown])
+    return markdown.table(heads, lines)
+
+
+def _rules(found: Found) -> dict[str, Any]:
+    """The rules that need no model."""
+    cells = found.get(FLOORS, {})
+    return {n: v for cell in cells.values() for n, v in cell.items() if n != 'run'}
+
+
+def draw(found: Found, path: Path) -> None:
+    """Bits per byte saved against the length of a copy, a line per memory."""
+    figure = figures.figure(8.4, 4.6)
+    axes = figure.subplots()
+    colours = [f'C{number}' for number in range(10)]
+    for place, name in enumerate(_order(found)):
+        by_length = saved(found[name])
+        lengths, colour = list(by_length), colours[place % 10]
+        mean = [statistics.mean(values) for values in by_length.values()]
+        label = f'{name}, {kilobytes(found[name])} kB'
+        style = '-' if place < 10 else '-.'
+        axes.plot(lengths, mean, style, marker='o', markersize=4, color=colour, label=label)
+        low, high = zip(*((min(v), max(v)) for v in by_length.values()), strict=True)
+        axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
+    for name, style in zip(_rules(found), (':', '--'), strict=False):
+        by_length = _rules(found)[name]
+        points = {int(n): bits['first'] - bits['second'] for n, bits in by_length.items()}
+        axes.plot(list(points), list(points.values()), style, color='0.4', label=name)
+    axes.axhline(0, color='0.7', linewidth=0.8)
+    axes.set_xscale('log', base=2)
+    ticks = sorted({n for name in _order(found) for n in saved(found[name])})
+    axes.set_xticks(ticks, [f'{n} B' if n < 1024 else f'{n // 1024} kB' for n in ticks])
+    axes.set_xlabel('length of the text; then it is read again')
+    axes.set_ylabel('bits per byte saved on the second reading')
+    axes.grid(alpha=0.3)
+    figure.legend(loc='outside right upper', fontsize=8, title='memory, state of one text')
+    figures.save(figure, path)
+
+
+def write(output: Path) -> str:
+    """Writes second_reading.json, .md and .png of a folder; returns the table."""
+    found = collect(output)
+    text = table(found)
+    files.write_json(output / f'{FILE}.json', found)
+    (output / f'{FILE}.md').write_text(text + '\n')
+    draw(found, output / f'{FILE}.png')
+    return text

@@ -1,0 +1,80 @@
+"""The second reading as an experiment: rows, rules without a model, table; and a whole, small run."""
+
+import numpy as np
+import pytest
+
+from experiments.second_reading import __main__ as command
+from experiments.second_reading import floors, report, rows
+from longmem_jax.data.corpus import TokenizedDocument
+
+
+def test_every_row_can_be_trained_and_has_the_same_backbone():
+    configs = {name: rows.config_of(name, []) for name in rows.SHOWN}
+    assert {config.model.token_shift for config in configs.values()} == {'last_four'}
+    assert len({config.train.num_steps for config in configs.values()}) == 1
+    assert configs['infini_delta'].model.infini.rule == 'delta_sequential'
+    larger = configs['memorizing']
+    assert larger.evaluate.model.memorizing.memory_size > larger.model.memorizing.memory_size
+
+
+def test_unknown_rows_are_refused(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        command.parse([f'--output={tmp_path}', '--rows=infinity'])
+    assert "'infinity': allowed are" in capsys.readouterr().err
+
+
+def test_xz_and_cached_ngrams_save_nearly_everything_on_a_second_copy():
+    random = np.random.default_rng(0)
+    first, second = floors.xz([random.bytes(2000)])
+    assert first > 7.9 and second < 0.3
+    tokens = random.integers(1, 50, 300)
+
+    class Train:
+        class tokenizer:
+            begin, vocab_size = 0, 50
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return TokenizedDocument(random.integers(1, 50, 2000), 2000)
+
+    ngrams = floors.trained_ngrams(Train())
+    document = TokenizedDocument(np.tile(tokens, 2), 300)
+    first, second = floors.cached_ngrams(ngrams, [document], 0)
+    assert first > 5 and second < 1
+
+
+def test_the_table_has_what_the_second_copy_saves():
+    def cell(*second):
+        bits = {str(4**n): {'first': 3.0, 'second': bits} for n, bits in enumerate(second, 4)}
+        return {'bits': bits, 'state_bytes': 65_536}
+
+    found = {
+        'infini': {'0': cell(2.0, 2.75), '1': cell(2.5, 3.0)},
+        'local': {'0': cell(3.0)},
+        'floors': {'0': {'run': {}, 'xz': {'256': {'first': 4.0, 'second': 0.5}}}},
+    }
+    assert report.table(found).splitlines() == [
+        '| memory | state, kB | seeds | first copy | 256 B | 1,024 B |',
+        '| --- | --- | --- | --- | --- | --- |',
+        '| `local` | 65.5 | 1 | 3.00 | 0.00 | not run |',
+        '| `infini` | 65.5 | 2 | 3.00 | 0.75 (0.50 - 1.00) | 0.12 (0.00 - 0.25) |',
+        '| xz |  |  | 4.00 | 3.50 | not run |',
+    ]
+
+
+@pytest.mark.slow  # learns a vocabulary, compiles a training and two readings
+def test_a_run_is_kept_and_goes_on(tmp_path, capsys):
+    arguments = [
+        f'--output={tmp_path}', '--rows=local', '--seeds=7,', '--lengths=256', '--',
+        '--config.train.num_steps=2',
+    ]  # fmt: skip
+    command.main(arguments)
+    assert 'local, seed 7: 2 steps' in capsys.readouterr().out
+    assert (tmp_path / 'second_reading.png').exists()
+    arguments[3] = '--lengths=256,1024'
+    command.main(arguments)
+    out = capsys.readouterr().out
+    assert 'steps' not in out and '256 bytes' not in out and '1,024 bytes' in out
+    assert report.collect(tmp_path)['local']['7']['run']['seeds'] == [7]
