@@ -139,7 +139,9 @@ def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name, capsys):
     def compare():
         with contextlib.suppress(stopping.Stopped):
             stopping._hear(CODES[name] - 128, None)
-        raise ValueError('exception raised while checking equality')  # as JAX makes of any exception
+        raise ValueError(
+            'exception raised while checking equality'
+        )  # as JAX makes of any exception
 
     def save():
         with stopping.deferred():

@@ -36,7 +36,8 @@ def saved(cells: dict[str, dict[str, Any]]) -> dict[int, list[float]]:
 
 def kilobytes(cells: dict[str, dict[str, Any]]) -> str:
     """Bytes of what one text carries from segment to segment."""
-    return f'{next(iter(cells.values()))["state_bytes"] / 1000:,.3g}'
+    size = next(iter(cells.values()))['state_bytes'] / 1000
+    return f'{size:,.0f}' if size >= 100 else f'{size:.3g}'
 
 
 def _order(found: Found) -> list[str]:

@@ -141,9 +141,8 @@ class TokenShift(nn.Module):
       settings: sizes of the model.
       kind: 'none'; 'half', the first half of the channels comes from the token before (no parameters);
         'last_four', the same quarter of the channels of each of the last four vectors (no
-        parameters): a key and a query see the same features of tokens at different places, so one linear
-        map, of no token in particular, finds where the last tokens stood before; copying is learned in a
-        few hundred steps;
+        parameters): keys and queries see the same features of the tokens before, so one linear map
+        compares them, and copying is learned sooner;
         'convolution', a causal convolution per channel over 4 tokens, without a bias.
     """
 

@@ -6,7 +6,7 @@ What a model saves on the second copy is what its memory kept of the first one. 
 In training both copies are scored, so that a model learns the text too, and a share of the documents is
 written in a cipher: other tokens stand for the tokens, in another way in each document. Nothing but the
 first copy helps to predict these, so only their second copy is scored, and a model learns to copy from
-them, and then copies texts as well.
+them sooner.
 """
 
 import functools
