@@ -78,6 +78,27 @@ def CompressiveTransformer(
 ) -> Layer:
     """Two memories: recent vectors, and slots of `rate` vectors each."""
 
+def DeltaNet(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 64,
+    carry: bool = True,
+    gradients: bool = True,
+    gate: str = 'head',
+    key_dim: int = 0,
+    key_heads: int = 0,
+    convolution: int = 4,
+    negative_eigenvalues: bool = False,
+    output_gate: str = 'silu',
+    rank: int = 0,
+    epsilon: float = 1e-05,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A matrix per head that is corrected by the delta rule; it may fade by a learned gate."""
+
 def Dense(
     *,
     d_model: int,

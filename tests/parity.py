@@ -17,6 +17,7 @@ from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
     compressive_transformer_conv,
     decayed,
+    delta,
     hosts,
     infini_attention,
     infinity_former,
@@ -49,6 +50,7 @@ SYSTEMS = {
     'memformer': memformer.check,
     'mem_transformer': mem_transformer.check,
     'memsizer': memsizer.check,
+    **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),

@@ -30,37 +30,54 @@ def solve_unit_lower(overlap: jax.Array, values: jax.Array) -> jax.Array:
     Returns:
       u like `values`.
     """
-    lower = jnp.tril(overlap, -1)
+    n, size = values.shape[-2], min(BLOCK, values.shape[-2])
+    more, before = -n % size, ((0, 0),) * (values.ndim - 2)
+    lower = jnp.pad(jnp.tril(overlap, -1), (*before, (0, more), (0, more)))
+    # Both systems need them; their derivative is not needed, since that of u follows from the product.
+    inverses = _inverse(_own_blocks(jax.lax.stop_gradient(lower), size))
 
     def transposed(_: object, values: jax.Array) -> jax.Array:
         # An upper triangle read from its last row and column on is a lower one.
-        turned = jnp.swapaxes(lower[..., ::-1, ::-1], -1, -2)
-        return _substitute(turned, values[..., ::-1, :])[..., ::-1, :]
+        return _substitute(_turned(lower), _turned(inverses)[::-1], values[..., ::-1, :])[
+            ..., ::-1, :
+        ]
 
-    return jax.lax.custom_linear_solve(
+    solved = jax.lax.custom_linear_solve(
         lambda u: u + product(lower, u),
-        values,
-        solve=lambda _, values: _substitute(lower, values),
+        jnp.pad(values, (*before, (0, more), (0, 0))),
+        solve=lambda _, values: _substitute(lower, inverses, values),
         transpose_solve=transposed,
     )
+    return solved[..., :n, :]
 
 
-def _substitute(lower: jax.Array, values: jax.Array) -> jax.Array:
-    """Forward substitution over blocks of rows; `lower` is zero on and above its diagonal."""
-    n, size = values.shape[-2], min(BLOCK, values.shape[-2])
-    more, before = -n % size, ((0, 0),) * (values.ndim - 2)
-    lower = jnp.pad(lower, (*before, (0, more), (0, more)))
-    values = jnp.pad(values, (*before, (0, more), (0, 0)))
-    number = jnp.arange((n + more) // size, dtype=jnp.int32)
+def _turned(lower: jax.Array) -> jax.Array:
+    """The transpose of [..., n, n] with rows and columns in reverse order."""
+    return jnp.swapaxes(lower[..., ::-1, ::-1], -1, -2)
 
-    def blocks(array: jax.Array) -> jax.Array:
-        """[..., n, m] to [n / size, ..., size, m]."""
-        cut = array.reshape(*array.shape[:-2], number.size, size, array.shape[-1])
-        return jnp.moveaxis(cut, -3, 0)
 
-    rows = blocks(lower)
-    own = rows.reshape(*rows.shape[:-1], number.size, size)
-    inverses = _inverse(jax.vmap(lambda rows, i: rows[..., i, :])(own, number))
+def _rows(array: jax.Array, size: int) -> jax.Array:
+    """[..., n, m] to [n / size, ..., size, m]."""
+    cut = array.reshape(*array.shape[:-2], -1, size, array.shape[-1])
+    return jnp.moveaxis(cut, -3, 0)
+
+
+def _own_blocks(lower: jax.Array, size: int) -> jax.Array:
+    """The blocks on the diagonal of [..., n, n]: [n / size, ..., size, size]."""
+    rows = _rows(lower, size)
+    own = rows.reshape(*rows.shape[:-1], len(rows), size)
+    return jax.vmap(lambda rows, i: rows[..., i, :])(own, jnp.arange(len(rows), dtype=jnp.int32))
+
+
+def _substitute(lower: jax.Array, inverses: jax.Array, values: jax.Array) -> jax.Array:
+    """Forward substitution over blocks of rows.
+
+    Args:
+      lower: [..., n, n], zero on and above its diagonal.
+      inverses: [blocks, ..., size, size], of `1 + lower` in the blocks on its diagonal.
+      values: [..., n, width].
+    """
+    size = inverses.shape[-1]
 
     def step(solved: jax.Array, block: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         i, rows, inverse, values = block
@@ -68,9 +85,12 @@ def _substitute(lower: jax.Array, values: jax.Array) -> jax.Array:
         new = product(inverse, values - product(rows, solved))
         return jax.lax.dynamic_update_slice_in_dim(solved, new, i * size, new.ndim - 2), None
 
-    start = jnp.zeros_like(values)
-    solved, _ = jax.lax.scan(step, start, (number, rows, inverses, blocks(values)))
-    return solved[..., :n, :]
+    if len(inverses) == 1:
+        return product(inverses[0], values)
+    number = jnp.arange(len(inverses), dtype=jnp.int32)
+    blocks = (number, _rows(lower, size), inverses, _rows(values, size))
+    solved, _ = jax.lax.scan(step, jnp.zeros_like(values), blocks)
+    return solved
 
 
 def _inverse(lower: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ from typing import Any
 from longmem_jax.contract import PLACES, Entry
 from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
+    delta,
     full,
     infini,
     local,
@@ -52,6 +53,7 @@ LAYERS = Registry(
         without_memory,
         memorizing,
         linear_attention,
+        delta,
         memsizer,
         retnet,
         gla,

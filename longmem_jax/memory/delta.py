@@ -1,0 +1,268 @@
+"""Delta rules: DeltaNet, Gated DeltaNet, Kimi delta attention.
+
+Schlag et al. (2021), Yang et al. (2024, 2025), Kimi Team (2025). A matrix per head maps keys to values.
+A token first lets it fade, then moves what its key gives towards its value:
+
+    S <- diag(a) S
+    S <- S + b k (v - S^T k)^T          the same as (1 - b k k^T) S + b k v^T
+    o  = S^T q
+
+This is one step of gradient descent on |S^T k - v|^2 / 2, of the size b. The memory fades not at all
+(DeltaNet), by one number a per head (Gated DeltaNet), or by one per channel of the key (Kimi).
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory, param
+from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
+from longmem_jax.layers.decayed_scores import decayed_scores
+from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.projections import Projections
+from longmem_jax.layers.triangular import solve_unit_lower
+
+GATES = ('none', 'head', 'channel')
+OUTPUT_GATES = ('none', 'silu', 'sigmoid')
+
+
+def unit(x: jax.Array) -> jax.Array:
+    """Vectors [..., width] of length one; those much shorter than 1e-3 stay short."""
+    return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + jnp.asarray(1e-6, x.dtype))
+
+
+def step(
+    S: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, b: jax.Array, log_a: Any = None
+) -> tuple[jax.Array, jax.Array]:
+    """One token of one head: the definition.
+
+    Args:
+      S: [key_dim, head_dim].
+      q, k: [key_dim].
+      v: [head_dim].
+      b: scalar, how far the token moves what its key gives.
+      log_a: scalar or [key_dim], at most 0, the log of what is left of S; None = all of it.
+
+    Returns:
+      The new S, and what the token reads of it, [head_dim].
+    """
+    if log_a is not None:
+        S = jnp.exp(log_a)[..., None] * S
+    S = S + jnp.outer(k, b * (v - k @ S))
+    return S, q @ S
+
+
+def chunked(
+    S: jax.Array,
+    sight: Sight,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    b: jax.Array,
+    log_a: Any = None,
+) -> tuple[jax.Array, jax.Array]:
+    """`step` for n tokens, arrays [n, ...]: what each writes, u, is the solution of a triangular system.
+
+    `u_i = b_i (v_i - (k_i a_i)^T S - sum_(j < i) (k_i^T A_ij k_j) u_j)`, with a_i and A_ij what is left
+    at token i of the state before the chunk and of token j's write.
+    """
+    if log_a is None or log_a.ndim == 1:
+        within, before, at_end = sight.shares(log_a)
+        before, at_end = before[:, None], at_end[:, None]
+        of_queries, of_keys = within * (q @ k.T), within * (k @ k.T)
+    else:
+        total = jnp.tril(jnp.ones((len(b), len(b)), log_a.dtype)) @ log_a
+        before = sight.before[:, None] * jnp.exp(total)
+        at_end = sight.at_end[:, None] * jnp.exp(total[-1] - total)
+        scores = decayed_scores(jnp.stack([q, k], axis=1), k, total)
+        scores = jnp.where(sight.pairs[:, None], scores, jnp.zeros_like(scores))
+        of_queries, of_keys = scores[:, 0], scores[:, 1]
+    b = b[:, None]
+    u = solve_unit_lower(b * of_keys, b * (v - (before * k) @ S))
+    y = (before * q) @ S + of_queries @ u
+    return before[-1][:, None] * S + (at_end * k).T @ u, y
+
+
+def through(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """x [n, d_model] by maps [d_model, rank] and [rank, heads, width]: [heads, n, width]."""
+    return jnp.einsum('nr,rhd->hnd', x @ first, second)
+
+
+def drawn_log_rates(
+    key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+) -> jax.Array:
+    """Logs of rates that are uniform between 1 and 16."""
+    return jnp.log(jax.random.uniform(key, shape, dtype, 1.0, 16.0))
+
+
+def drawn_bias(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
+    """Biases whose softplus is between 0.001 and 0.1, uniform in its log."""
+    steps = jnp.exp(jax.random.uniform(key, shape, dtype, jnp.log(0.001), jnp.log(0.1)))
+    return steps + jnp.log(-jnp.expm1(-steps))
+
+
+class DeltaNet(RecurrentMemory):
+    """A matrix per head that is corrected by the delta rule; it may fade by a learned gate."""
+
+    gate: str = field(
+        'head',
+        "how the memory fades: 'none' (DeltaNet), by 'head' (Gated DeltaNet), by 'channel' of the key "
+        '(Kimi)',
+        among=GATES,
+    )
+    key_dim: int = field(0, 'width of queries and keys; 0 = head_dim', least=0, share='head_dim')
+    key_heads: int = field(
+        0,
+        "heads of queries and keys, each shared by a group of the model's heads; 0 = as in attention",
+        least=0,
+        divides='num_heads',
+    )
+    convolution: int = field(
+        4, 'tokens that a convolution of queries, keys and values sees; 0 = there is none', least=0
+    )
+    negative_eigenvalues: bool = field(
+        False,
+        'a token may move what its key gives up to twice as far as its value (b from 0 to 2, not to 1), '
+        'so that a memory can turn and count',
+    )
+    output_gate: str = field(
+        'silu',
+        "factor of what is read: 'silu' of a linear map (Gated DeltaNet), 'sigmoid' of a map through "
+        '`rank` numbers (Kimi), or none (DeltaNet)',
+        among=OUTPUT_GATES,
+    )
+    rank: int = field(
+        0,
+        'numbers between the two maps of a gate by channel and of a sigmoid; 0 = head_dim',
+        least=0,
+        share='head_dim',
+    )
+    epsilon: float = field(1e-5, 'added to the mean square in the norm of what is read', above=0)
+
+    def parts(self) -> None:
+        heads, sizes = self.settings.num_heads, self.sizes()
+        self.projections = Projections(
+            self.settings,
+            key_dim=sizes.key_dim,
+            query_heads=self.key_heads,
+            key_heads=self.key_heads,
+            value_heads=heads if self.key_heads else 0,
+        )
+        if self.convolution:
+            maps, size = self.projections, self.convolution
+            self.query_convolution = self.conv_of(maps.query, size)
+            self.key_convolution = self.conv_of(maps.key, size)
+            self.value_convolution = self.conv_of(maps.value, size)
+        self.write = param('d_model', 'heads')
+        if self.gate == 'head':
+            self.decay = param('d_model', 'heads')
+            self.decay_bias = param('heads', init=drawn_bias)
+        if self.gate == 'channel':
+            self.decay_in = param('d_model', 'rank')
+            self.decay_out = param('rank', 'heads', 'key_dim')
+            self.decay_bias = param('heads', 'key_dim', init=drawn_bias)
+        if self.gate != 'none':
+            self.log_rate = param('heads', init=drawn_log_rates)
+        if self.output_gate == 'silu':
+            self.shown = self.to_heads()
+        if self.output_gate == 'sigmoid':
+            self.shown_in = param('d_model', 'rank')
+            self.shown_out = param('rank', 'heads', 'head_dim')
+        self.norm = Norm('rmsnorm', self.epsilon)
+
+    def state(self) -> jax.Array:
+        """S [key_dim, head_dim]."""
+        return jnp.zeros((self.sizes().key_dim, self.settings.head_dim), self.float32)
+
+    def inputs(self, x: jax.Array, lane: Lane) -> tuple[jax.Array, ...]:
+        """q, k [heads, n, key_dim], v [heads, n, head_dim], b [heads, n], and log a with a gate."""
+        maps = self.projections
+        q, k, v = maps.queries(x), maps.keys(x), maps.values(x)
+        if self.convolution:
+            q = lane.mixed(self.query_convolution, q)
+            k = lane.mixed(self.key_convolution, k)
+            v = lane.mixed(self.value_convolution, v)
+        q, k, v = (jax.nn.silu(part).astype(self.float32) for part in (q, k, v))
+        q, k = unit(q) * q.shape[-1] ** -0.5, unit(k)
+        x = x.astype(self.float32)
+        b = jax.nn.sigmoid(x @ self.write).T * (2.0 if self.negative_eigenvalues else 1.0)
+        lane.log(write_strength=b)
+        if self.gate == 'none':
+            return q, k, v, b
+        log_a = self.log_decays(x)
+        share = jnp.exp(log_a)
+        lane.log(share_kept=share if share.ndim == 2 else share.mean(-1))
+        return q, k, v, b, log_a
+
+    def log_decays(self, x: jax.Array) -> jax.Array:
+        """`log a = -rate softplus(f(x) + bias)` of x [n, d_model]; [heads, n] or [heads, n, key_dim]."""
+        if self.gate == 'head':
+            logits = (x @ self.decay + self.decay_bias).T
+            return -jnp.exp(self.log_rate)[:, None] * jax.nn.softplus(logits)
+        logits = through(x, self.decay_in, self.decay_out) + self.decay_bias[:, None]
+        return -jnp.exp(self.log_rate)[:, None, None] * jax.nn.softplus(logits)
+
+    def step(self, state: Any, *inputs: Any, **named: Any) -> tuple[Any, Any]:
+        """See `delta.step`."""
+        return step(state, *inputs)
+
+    def chunked(self, S: jax.Array, sight: Sight, *inputs: jax.Array) -> tuple[Any, Any]:
+        """See `delta.chunked`."""
+        return chunked(S, sight, *inputs)
+
+    def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
+        """`W_o (norm(o) gate(x))`, with a norm over each head."""
+        y = self.norm(y)
+        if self.output_gate == 'silu':
+            y = y * jax.nn.silu(self.shown(x).astype(self.float32))
+        if self.output_gate == 'sigmoid':
+            logits = through(x.astype(self.float32), self.shown_in, self.shown_out)
+            y = y * jax.nn.sigmoid(logits)
+        return self.projections.out(y)
+
+
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
+    """Checks that a convolution sees more than the token itself."""
+    if fields['convolution'] != 1:
+        return []
+    return ['convolution = 1: sees the token alone; use 0 for none, or at least 2']
+
+
+PAPERS = {
+    'delta_net': dict(gate='none', output_gate='none'),
+    'gated_delta_net': dict(gate='head', output_gate='silu'),
+    'kimi_delta': dict(gate='channel', output_gate='sigmoid'),
+}
+
+
+def recipe(scale: Scale, kind: str) -> Recipe:
+    """One of `PAPERS`; its convolution stands in for positions."""
+    return Recipe({'delta': PAPERS[kind] | dict(chunk=min(scale.segment, 32))})
+
+
+ENTRY = memory(
+    'delta',
+    DeltaNet,
+    check=check,
+    recipe=Recipes(
+        {kind: functools.partial(recipe, kind=kind) for kind in PAPERS},
+        unshifted=dict(convolution=0),
+    ),
+    graft=Graft(
+        lambda scale, position: {},
+        exact=False,
+        how='projections and embeddings are kept; the delta rule replaces the softmax, so it must be '
+        'tuned',
+        positions='the order of the last tokens, by its convolution; rotary ones are lost',
+    ),
+    # The first tokens of a document read tiny numbers; divided by them, rounding would decide.
+    toy=dict(epsilon=1e-2),
+    variants=dict(
+        delta_net=PAPERS['delta_net'] | dict(negative_eigenvalues=True, convolution=2),
+        kimi_delta=PAPERS['kimi_delta'] | dict(chunk=16, gradients=False),
+        shared_keys=dict(key_heads=1, key_dim=3, convolution=0),
+    ),
+)
