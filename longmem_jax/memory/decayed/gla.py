@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.author import Lane, RecurrentMemory, field, memory, param
+from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory, param
 from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import Projections
@@ -96,8 +96,13 @@ class GatedLinearAttention(RecurrentMemory):
         values = self.convolved(lane, 'values', maps.values(x))
         return queries * queries.shape[-1] ** -0.5, keys, values, log_decay
 
-    step = staticmethod(recurrence.step)
-    chunked = staticmethod(recurrence.chunked)
+    def step(self, state: Any, *inputs: Any, **named: Any) -> tuple[Any, Any]:
+        """See `recurrence.step`."""
+        return recurrence.step(state, *inputs)
+
+    def chunked(self, S: jax.Array, sight: Sight, *inputs: jax.Array) -> tuple[Any, Any]:
+        """See `recurrence.chunked`."""
+        return recurrence.chunked(S, sight, *inputs)
 
     def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
         """`W_o (silu(W_g x) RMSNorm(y))`, normalised per head with one weight for all heads."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.author import Lane, RecurrentMemory, field, memory
+from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory
 from longmem_jax.contract import Fields, Graft, Scale
 from longmem_jax.layers.positions import alibi_slopes
 from longmem_jax.layers.projections import Projections
@@ -90,8 +90,13 @@ class RetNet(RecurrentMemory):
         log_decay = jnp.broadcast_to(rates[:, None], (self.heads(), n))
         return queries, keys * keys.shape[-1] ** -0.5, maps.values(x), log_decay
 
-    step = staticmethod(recurrence.step)
-    chunked = staticmethod(recurrence.chunked)
+    def step(self, state: Any, *inputs: Any, **named: Any) -> tuple[Any, Any]:
+        """See `recurrence.step`."""
+        return recurrence.step(state, *inputs)
+
+    def chunked(self, S: jax.Array, sight: Sight, *inputs: jax.Array) -> tuple[Any, Any]:
+        """See `recurrence.chunked`."""
+        return recurrence.chunked(S, sight, *inputs)
 
     def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
         """`W_o (silu(W_g x) RMSNorm(y))`, normalised per head without a weight."""
