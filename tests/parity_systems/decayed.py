@@ -82,9 +82,9 @@ def _gla(settings, theirs):
             'projections': maps,
             'out_gate': _in(theirs['g_proj.weight'], heads),
             'norm': {'scale': theirs['g_norm.weight']},
-            'gate_down': theirs['gk_proj.0.weight'].T,
-            'gate_kernel': up.T.reshape(up.shape[1], heads, -1),
-            'gate_bias': theirs['gk_proj.1.bias'].reshape(heads, -1),
+            'decay_down': theirs['gk_proj.0.weight'].T,
+            'decay_kernel': up.T.reshape(up.shape[1], heads, -1),
+            'decay_bias': theirs['gk_proj.1.bias'].reshape(heads, -1),
         }
         for ours, name in dict(queries='q', keys='k', values='v').items():
             if size:

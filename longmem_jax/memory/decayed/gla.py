@@ -49,11 +49,14 @@ class GatedLinearAttention(RecurrentMemory):
         self.out_gate = self.to_heads(sizes.value_dim)
         self.norm = Norm('rmsnorm', self.epsilon)
         if self.gate == 'head':
-            self.gate_kernel, self.gate_bias = param('d_model', 'heads'), param('heads', init=zeros)
+            self.decay_kernel, self.decay_bias = (
+                param('d_model', 'heads'),
+                param('heads', init=zeros),
+            )
         else:
-            self.gate_down = param('d_model', 'gate_rank')
-            self.gate_kernel = param('gate_rank', 'heads', width)
-            self.gate_bias = param('heads', width, init=zeros)
+            self.decay_down = param('d_model', 'gate_rank')
+            self.decay_kernel = param('gate_rank', 'heads', width)
+            self.decay_bias = param('heads', width, init=zeros)
         if self.convolution:
             maps = self.projections
             self.convolved_queries = self.conv_of(maps.query, self.convolution)
@@ -70,10 +73,10 @@ class GatedLinearAttention(RecurrentMemory):
         """The logarithm of the gates, [heads, n, key_dim], or [heads, n] of gates by head."""
         x = x.astype(self.float32)
         if self.gate == 'head':
-            logits = (x @ self.gate_kernel + self.gate_bias).T
+            logits = (x @ self.decay_kernel + self.decay_bias).T
         else:
-            logits = jnp.einsum('nr,rhc->hnc', x @ self.gate_down, self.gate_kernel)
-            logits = logits + self.gate_bias[:, None]
+            logits = jnp.einsum('nr,rhc->hnc', x @ self.decay_down, self.decay_kernel)
+            logits = logits + self.decay_bias[:, None]
         log_decay = jax.nn.log_sigmoid(logits) / self.slowness
         if self.least_kept:
             log_decay = jnp.log(self.least_kept + (1 - self.least_kept) * jnp.exp(log_decay))
