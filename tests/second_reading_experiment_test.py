@@ -6,6 +6,7 @@ import pytest
 from experiments.second_reading import __main__ as command
 from experiments.second_reading import floors, report, rows
 from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.errors import UsageError
 
 
 def test_every_row_can_be_trained_and_has_the_same_backbone():
@@ -78,3 +79,5 @@ def test_a_run_is_kept_and_goes_on(tmp_path, capsys):
     out = capsys.readouterr().out
     assert 'steps' not in out and '256 bytes' not in out and '1,024 bytes' in out
     assert report.collect(tmp_path)['local']['7']['run']['seeds'] == [7]
+    with pytest.raises(UsageError, match='choose another --output'):
+        command.main([*arguments[:-1], '--config.train.num_steps=3'])

@@ -26,9 +26,11 @@ from experiments.second_reading import floors, report, rows
 from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from experiments.speed.bench import state_bytes
+from longmem_jax import files
 from longmem_jax.data import load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.sets import second_reading
+from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 
 LENGTHS = (128, 256, 1024, 4096, 16_384, 65_536)
@@ -67,12 +69,13 @@ class Runs:
     def run(self, seed: int, lengths: list[int], flags: list[str]) -> None:
         """Adds what a seed's cell lacks."""
         path = self._folder / f'{seed}.json'
-        cell = json.loads(path.read_text()) if path.exists() else {}
+        cell = json.loads(path.read_text()) if path.exists() else {'flags': flags}
+        self._require_same(path, cell['flags'], flags)
         bits = cell.setdefault('bits', {})
         missing = [length for length in sorted(lengths) if str(length) not in bits]
         if not missing or _is_over(bits):
             return
-        params = self._trained(seed)
+        params = self._trained(seed, flags)
         model = self._trainer.shared.evaluation_model
         state = jax.eval_shape(
             lambda params: model.apply({'params': params}, 1, method='initial_state'), params
@@ -80,7 +83,6 @@ class Runs:
         cell |= {
             'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
             'state_bytes': state_bytes(state),
-            'flags': flags,
         }
         for length in missing:
             began = time.monotonic()
@@ -96,11 +98,21 @@ class Runs:
             if _is_over(bits):
                 return
 
-    def _trained(self, seed: int) -> Any:
+    def _require_same(self, path: Path, before: list[str], flags: list[str]) -> None:
+        """Raises `UsageError` if a file is of a training with other flags."""
+        if list(before) != flags:
+            raise UsageError(
+                f'{path}: is of {" ".join(before) or "no flags"}, not of {" ".join(flags) or "none"}; '
+                'choose another --output, or delete it.'
+            )
+
+    def _trained(self, seed: int, flags: list[str]) -> Any:
         """The parameters of a seed, from its file or from a training."""
         path = self._folder / f'{seed}.msgpack'
         if path.exists():
-            return msgpack_restore(path.read_bytes())
+            found = msgpack_restore(path.read_bytes())
+            self._require_same(path, found['flags'], flags)
+            return found['params']
         began = time.monotonic()
         trained = self._trainer.train(seed, None, 100)
         last = trained.lines[-1]
@@ -111,9 +123,8 @@ class Runs:
         )
         params = jax.device_get(trained.params)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix('.partial')
-        partial.write_bytes(msgpack_serialize(params))
-        partial.rename(path)
+        with files.whole_file(path) as partial:
+            partial.write_bytes(msgpack_serialize({'flags': flags, 'params': params}))
         return params
 
     def _test(self, seed: int, params: Any, length: int) -> dict[str, float]:
