@@ -415,6 +415,24 @@ def ProductKeyMemory(
 ) -> Layer:
     """A feed-forward layer with a large number of slots."""
 
+def RWKV7(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 64,
+    carry: bool = True,
+    gradients: bool = True,
+    decay_rank: int = 64,
+    erase_rank: int = 64,
+    value_rank: int = 32,
+    gate_rank: int = 128,
+    epsilon: float = 0.00064,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A matrix per head that fades by channel, erases one vector and writes another."""
+
 def RetNet(
     *,
     d_model: int,

@@ -16,6 +16,7 @@ from longmem_jax.memory import (
     local,
     memsizer,
     product_key,
+    rwkv7,
     sliding,
     transformer_xl,
 )
@@ -58,6 +59,7 @@ LAYERS = Registry(
         retnet,
         gla,
         mamba2,
+        rwkv7,
         mem_transformer,
         feed_forward,
         product_key,
