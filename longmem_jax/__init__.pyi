@@ -60,6 +60,21 @@ def AdaptiveSpan(
 ) -> Layer:
     """Attention within learned spans."""
 
+def AttentionSinks(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    memory_length: int = 1024,
+    sinks: int = 4,
+    position: str = 'rotary',
+    gradients: bool = False,
+    block_size: int = 0,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """Attention to the first tokens of the document, the last ones, and the segment."""
+
 def CompressiveTransformer(
     *,
     d_model: int,

@@ -17,6 +17,7 @@ from longmem_jax.memory import (
     memsizer,
     product_key,
     rwkv7,
+    sinks,
     sliding,
     transformer_xl,
 )
@@ -46,6 +47,7 @@ LAYERS = Registry(
         full,
         sliding,
         transformer_xl,
+        sinks,
         adaptive_span,
         compressive,
         expire_span,

@@ -65,6 +65,7 @@ MEMFORMER = {'optimizer.learning_rate': 3e-3, 'model.memformer.num_summaries': 1
 TWO_TOKENS = {'model.memory_tokens.num_tokens': 2}
 LEARNS = {
     'transformer_xl': Run('transformer_xl'),
+    'sinks': Run('sinks', 90),
     'adaptive_span': Run('adaptive_span', 63),
     'compressive': Run('compressive', 126, SHORT | SLOWLY, FAR),
     'compressive_sliding': Run('compressive_sliding', 144, SHORT | SLOWLY, FAR, layers=2),
@@ -103,6 +104,7 @@ QUICK = ('transformer_xl', 'infini')
 BROKEN = {
     'no memory': Run('local'),
     'transformer_xl, no cache': LEARNS['transformer_xl'].broken(transformer_xl__memory_length=0),
+    'sinks, one vector': LEARNS['sinks'].broken(sinks__memory_length=1, sinks__sinks=0),
     'adaptive_span, short spans': LEARNS['adaptive_span'].broken(adaptive_span__max_span=4),
     'compressive, one slot': LEARNS['compressive'].broken(compressive__compressed_length=1),
     'compressive_sliding, one slot': LEARNS['compressive_sliding'].broken(
