@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
-from experiments.scoreboard import rows
-from experiments.scoreboard.cells import ANSWERS, KEYS, Column
+from experiments.leaderboard import rows
+from experiments.leaderboard.columns import ABOVE, ANSWERS, Asked, Column
 from experiments.short_trainings import Trained, Trainer
 from experiments.speed.bench import state_bytes
 from longmem_jax import files
@@ -24,15 +24,6 @@ ENOUGH, RECENT = (
     100,
 )  # share of right answers that ends a training, over this number of steps
 KEPT = ('params', 'steps', 'decided', 'lines')  # of a `Trained`
-# Tested beyond what is trained, by size of the backbone.
-PAIRS = {
-    'tiny': ((32, 4), (64, 8), (128, 16), (256, 32), (512, 60)),
-    '': ((128, 8), (256, 16), (512, 32), (1024, 64), (2048, 128)),
-}
-# The surface: 96 answers or more near the list, one document per lane from `FAR` on, few at the end.
-DISTANCES = (64, 256, 1024, 4096, 16_384, 65_536, 1_048_576)
-FAR, FARTHEST, FEW, LEAST_ANSWERS = 16_384, 1_048_576, 8, 96
-ABOVE = 0.05  # what a score must have more than who names any value, or longer ones are not asked
 
 
 def config_of(row: rows.Row, column: Column, size: str, flags: list[str], novels: str) -> Any:
@@ -67,17 +58,16 @@ def scores(
             begun = {name: jax.device_get(getattr(trained, name)) for name in KEPT}
             begun |= {'scores': {}, 'seconds': 0.0}
         trained = Trained(trainer.seeded(seed), *(begun[name] for name in KEPT))
-        if column.name == 'surface':
-            for _ in _surface(trained, trainer.evaluator, begun['scores']):
+        if answers:
+            asked = column.asked(config, size)
+            for _ in score_all(asked, trained, trainer.evaluator, begun['scores']):
                 seconds = begun['seconds'] + time.monotonic() - began
                 folder.mkdir(parents=True, exist_ok=True)
                 files.write(file, msgpack_serialize(begun | {'seconds': seconds}))
-            begun['scores'] = {  # the file has lost the order
-                str(keys): {str(d): begun['scores'][str(keys)][str(d)] for d in DISTANCES}
-                for keys in KEYS
-            }
-        elif column.name == 'mqar':
-            begun['scores'] = {'mqar': _mqar(trained, trainer.evaluator, size)}
+            found, begun['scores'] = begun['scores'], {}  # the file has lost the order
+            for test in asked:
+                of_table = begun['scores'].setdefault(test.table, {})
+                of_table[test.size] = found[test.table][test.size]
         else:
             begun['scores'] = {column.name: _text(trained, trainer.evaluator)}
         yield (
@@ -108,56 +98,36 @@ def _state_bytes(trained: Trained) -> int:
     return state_bytes(state)
 
 
-def _score(trained: Trained, evaluator: Evaluator, reset: bool, **task: Any) -> dict[str, Any]:
-    """Right answers on test documents of a task with some fields set differently."""
+def _score(trained: Trained, evaluator: Evaluator, test: Asked) -> dict[str, Any]:
+    """Right answers on the documents of a test."""
     data = trained.experiment.config.data
-    corpus = TASKS[data.source].corpus(data.task.to_dict() | task, 'test', data.seed)
+    corpus = TASKS[data.source].corpus(data.task.to_dict() | test.task, 'test', data.seed)
     kept, _ = evaluator.evaluate(trained.params, corpus, 'test')
     score = {'answers': kept.answers, 'kept': kept.exact_match}
-    if reset:
+    if test.reset:
         lost, _ = evaluator.evaluate(trained.params, corpus, 'test', reset=True)
         score['reset'] = lost.exact_match
     return score
 
 
-def _mqar(trained: Trained, evaluator: Evaluator, size: str) -> dict[str, Any]:
-    return {
-        f'{length} x {pairs}': _score(trained, evaluator, True, sizes=((length, pairs),))
-        for length, pairs in PAIRS[size]
-    }
-
-
-def document(keys: int, distance: int) -> dict[str, Any]:
-    """Fields of the task for documents that list `keys`, wait for `distance` tokens and ask for all."""
-    return dict(sizes=((4 * keys, keys),), distances=(distance,))
-
-
-def _surface(trained: Trained, evaluator: Evaluator, found: dict[str, Any]) -> Iterator[None]:
-    """Adds to `found` what it does not have: {keys: {distance: score}}; yields after each.
-
-    Longer distances are not asked where a shorter one is near the score of who has seen all values of
-    the document, or of who guesses a single one. They count as that one.
-    """
-    config = trained.experiment.config
-    lanes, words = config.evaluate.num_lanes, config.data.task.num_words
-    for keys in KEYS:
-        by_distance = found.setdefault(str(keys), {})
-        chance = 1 / keys if keys > 1 else 2 / words
-        score = {'answers': 0, 'kept': 1.0}
-        for distance in DISTANCES:
-            if str(distance) in by_distance:
-                score = by_distance[str(distance)]
-                continue
-            if score['kept'] < chance + ABOVE:
-                score = {'answers': 0, 'kept': score['kept']}
+def score_all(
+    asked: list[Asked], trained: Trained, evaluator: Evaluator, found: dict[str, Any]
+) -> Iterator[None]:
+    """Adds to `found` the tests that it does not have: {table: {size: score}}; yields after each."""
+    smaller: dict[str, dict[str, Any]] = {}  # by table
+    for test in asked:
+        by_size = found.setdefault(test.table, {})
+        if test.size not in by_size:
+            before = smaller.get(test.table)
+            if test.chance is not None and before and before['kept'] < test.chance + ABOVE:
+                by_size[test.size] = {'answers': 0, 'kept': before['kept']}
             else:
-                count = max(lanes, LEAST_ANSWERS // keys) if distance < FAR else lanes
-                count = min(count, FEW) if distance >= FARTHEST else count
-                task = document(keys, distance) | dict(eval_documents=count)
-                score = _score(trained, evaluator, False, **task)
-            by_distance[str(distance)] = score
-            print(f'{keys} keys, {distance} tokens: {100 * score["kept"]:.0f} %', flush=True)
+                by_size[test.size] = _score(trained, evaluator, test)
+            print(
+                f'{test.table}, {test.size}: {100 * by_size[test.size]["kept"]:.0f} %', flush=True
+            )
             yield
+        smaller[test.table] = by_size[test.size]
 
 
 def _text(trained: Trained, evaluator: Evaluator) -> dict[str, Any]:
@@ -180,20 +150,19 @@ def floors(column: Column, config: Any, size: str) -> dict[str, Any]:
         found = rules.measure(config, 'test', corpus, lambda: experiment.corpus('train'))
         scores = {rule: score['bits_per_byte'] for rule, score in found.scores.items()}
         return {column.name: {'bits/byte': scores}}
-    tested = [
-        ('mqar', [f'{length} x {pairs}'], dict(sizes=((length, pairs),)))
-        for length, pairs in PAIRS[size]
-    ]
-    if column.name == 'surface':
-        # Rules see the question, its segment or everything, which is alike at any distance.
-        labels = [str(distance) for distance in DISTANCES]
-        tested = [(str(keys), labels, document(keys, DISTANCES[0])) for keys in KEYS]
     result: dict[str, Any] = {}
-    for name, labels, task in tested:
-        asked = config.copy_and_resolve_references()
-        asked.data.task.update(task)
-        corpus = TASKS[asked.data.source].corpus(asked.data.task.to_dict(), 'test', asked.data.seed)
-        scores = rules.measure(asked, 'test', corpus, lambda: None).scores
-        shown = {rule: s['exact_match'] for rule, s in scores.items() if 'more' not in rule}
-        result.setdefault(name, {}).update(dict.fromkeys(labels, shown))
+    seen: dict[str, Any] = {}
+    for test in column.asked(config, size):
+        # Rules see the question, its segment or everything, which is alike at any distance.
+        alike = str(
+            {n: v for n, v in test.task.items() if n not in ('distances', 'eval_documents')}
+        )
+        if alike not in seen:
+            asked = config.copy_and_resolve_references()
+            asked.data.task.update(test.task | dict(eval_documents=config.data.task.eval_documents))
+            task = asked.data.task.to_dict()
+            corpus = TASKS[asked.data.source].corpus(task, 'test', asked.data.seed)
+            scores = rules.measure(asked, 'test', corpus, lambda: None).scores
+            seen[alike] = {r: s['exact_match'] for r, s in scores.items() if 'more' not in r}
+        result.setdefault(test.table, {})[test.size] = seen[alike]
     return result

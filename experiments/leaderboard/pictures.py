@@ -1,4 +1,4 @@
-"""Three figures of the scoreboard: every row has a panel, or a line, of its own."""
+"""Three figures of the leaderboard: every row has a panel, or a line, of its own."""
 
 import math
 import statistics
@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.figure
 import numpy as np
 
-from experiments.scoreboard import cells, rows, table
+from experiments.leaderboard import columns, rows, table
 from longmem_jax.reporting import figures
 
 ACROSS = 5
@@ -89,7 +89,7 @@ def surface(found: table.Found) -> matplotlib.figure.Figure | None:
     down = math.ceil(len(by_row) / across)
     figure = figures.figure(2.6 * across + 0.8, 1.7 * down + 0.6)
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).reshape(-1)
-    names = list(cells.COLUMNS['surface'].titles)
+    names = list(columns.COLUMNS['surface'].titles)
     for axes, (row, several) in zip(grid, by_row.items(), strict=False):
         first = next(iter(several.values()))
         sizes = list(first['scores'][names[0]])
@@ -144,8 +144,8 @@ def by_cost(found: table.Found) -> matplotlib.figure.Figure | None:
             time = several[0]['scores']['speed'][what]
             times[row] = (time['ratio'], time['ratio_min'], time['ratio_max'])
         sides.append((f'{what}: time / {rows.BASELINE}', times))
-    for name, column in cells.COLUMNS.items():
-        if column.scored != cells.BITS:
+    for name, column in columns.COLUMNS.items():
+        if column.scored != columns.BITS:
             continue
         kept = {
             row: [cell['scores'][name]['bits/byte']['kept'] for cell in several.values()]

@@ -1,16 +1,15 @@
-"""The scoreboard: what is finished is kept, tables and figures of what is there, equal parameters."""
+"""The leaderboard: what is finished is kept, tables and figures of what is there, equal parameters."""
 
 import itertools
 import json
 import pathlib
 import re
 import shutil
-import types
 
 import pytest
 
-from experiments.scoreboard import __main__ as command
-from experiments.scoreboard import cells, measure, pictures, rows, speed, table
+from experiments.leaderboard import __main__ as command
+from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
 from longmem_jax.config import checks, overrides
 
 SIZES = {'mqar': ('64 x 4', '128 x 8'), 'surface': ('64', '4096'), 'recall': ('16', '64')}
@@ -18,11 +17,11 @@ SIZES = {'mqar': ('64 x 4', '128 x 8'), 'surface': ('64', '4096'), 'recall': ('1
 
 def cell(column, seed, **changes):
     """The contents of a finished cell."""
-    names = cells.COLUMNS[column].titles
+    names = columns.COLUMNS[column].titles
     if column == 'speed':
         time = {'row': 0.01, 'baseline': 0.005, 'ratio': 2.0, 'ratio_min': 1.5, 'ratio_max': 2.5}
         scores = {'speed': {'train': time, 'generate': time}}
-    elif cells.COLUMNS[column].scored == cells.BITS:
+    elif columns.COLUMNS[column].scored == columns.BITS:
         scores = {column: {'bits/byte': {'kept': 3.0 + seed, 'reset': 4.0, 'protocol': 'all'}}}
     else:
         score = {'answers': 8, 'kept': 0.5 + seed / 10, 'reset': 0.25}
@@ -72,7 +71,7 @@ def test_finished_cells_are_not_repeated(tmp_path, ran, capsys):
 
 
 def test_published_cells_are_taken(tmp_path, ran):
-    """What is in scoreboard.json counts as finished, without the files of its cells."""
+    """What is in leaderboard.json counts as finished, without the files of its cells."""
     command.main([f'--output={tmp_path / "a"}', '--rows=infini', '--columns=mqar', '--seeds=2'])
     (tmp_path / 'b').mkdir()
     shutil.copy(tmp_path / 'a' / cells.FILE, tmp_path / 'b')
@@ -133,11 +132,11 @@ SMALL = [
 @pytest.mark.slow
 def test_a_surface_is_taken_up_where_it_was_left(tmp_path, monkeypatch, capsys):
     """Trained once, and every test is made once; rules are beside it."""
-    monkeypatch.setattr(measure, 'DISTANCES', (64, 80, 112))
-    monkeypatch.setattr(measure, 'FAR', 80)
-    monkeypatch.setattr(measure, 'FARTHEST', 112)
-    monkeypatch.setattr(measure, 'FEW', 2)
-    monkeypatch.setattr(measure, 'LEAST_ANSWERS', 8)
+    monkeypatch.setattr(columns, 'DISTANCES', (64, 80, 112))
+    monkeypatch.setattr(columns, 'FAR', 80)
+    monkeypatch.setattr(columns, 'FARTHEST', 112)
+    monkeypatch.setattr(columns, 'FEW', 2)
+    monkeypatch.setattr(columns, 'LEAST_ANSWERS', 8)
     monkeypatch.setattr(measure, 'ABOVE', -1.0)  # everything is asked
     losses, train, score = {}, measure.Trainer.train, measure._score
 
@@ -147,10 +146,10 @@ def test_a_surface_is_taken_up_where_it_was_left(tmp_path, monkeypatch, capsys):
         losses[seed] = trained.lines[-1]['loss']
         return trained
 
-    def stops(*given, **task):
-        if task['sizes'] == ((64, 16),):
+    def stops(trained, evaluator, test):
+        if test.table == '16':
             raise KeyboardInterrupt
-        return score(*given, **task)
+        return score(trained, evaluator, test)
 
     monkeypatch.setattr(measure.Trainer, 'train', trains)
     given = [
@@ -165,11 +164,11 @@ def test_a_surface_is_taken_up_where_it_was_left(tmp_path, monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         command.main(given)
     asked = []
-    monkeypatch.setattr(measure, '_score', lambda *a, **k: asked.append(k) or score(*a, **k))
+    monkeypatch.setattr(measure, '_score', lambda *a: asked.append(a[-1]) or score(*a))
     command.main(given)
     text = capsys.readouterr().out
     assert 'failed' not in text and losses[0] != losses[1]
-    assert [task['sizes'][0][1] for task in asked[:6]] == [16] * 3 + [64] * 3
+    assert [test.table for test in asked[:6]] == ['16'] * 3 + ['64'] * 3
     assert len(asked) == 6 + 12
     done = cells.of_row(tmp_path, 'surface', 'linear')
     assert sorted(done) == [0, 1] and not [*tmp_path.rglob('*.msgpack')]
@@ -198,16 +197,16 @@ def test_who_is_at_chance_is_not_asked_farther_away(keys, kept, asked, monkeypat
     """Chance is to name any value of the document, and for one key any value of all."""
     scores = iter(kept)
 
-    def score(trained, evaluator, reset, sizes, distances, eval_documents):
-        if sizes != ((4 * keys, keys),):
+    def score(trained, evaluator, test):
+        if test.task['sizes'] != ((4 * keys, keys),):
             return {'answers': 8, 'kept': 0.0}
         return {'answers': 8, 'kept': next(scores)}
 
     monkeypatch.setattr(measure, '_score', score)
     config = rows.config_of('linear', 'tiny', 'surface')
-    trained = types.SimpleNamespace(experiment=types.SimpleNamespace(config=config))
     found = {}
-    assert len([*measure._surface(trained, None, found)]) == 4 * len(measure.DISTANCES)
+    tests = columns.surface(config, 'tiny')
+    assert len([*measure.score_all(tests, None, None, found)]) == 4 * len(columns.DISTANCES)
     by_distance = [*found[str(keys)].values()]
     assert [score['answers'] for score in by_distance] == [8] * asked + [0] * (7 - asked)
     assert [score['kept'] for score in by_distance] == [*kept, *[kept[-1]] * (7 - asked)]
@@ -217,16 +216,16 @@ def test_a_mean_is_not_one_of_the_seeds_that_did_not_fail(tmp_path, capsys):
     asked, failed = ({'answers': n, 'kept': kept} for n, kept in ((16, 0.7), (0, 0.1)))
     for seed, score in ((0, asked), (1, failed)):
         for column in ('surface', 'recall'):
-            names = cells.COLUMNS[column].titles
+            names = columns.COLUMNS[column].titles
             scores = {name: {'16384': score, '1048576': failed} for name in names}
             cells.save(tmp_path, column, 'infini', seed, cell(column, seed, scores=scores))
     command.main([f'--output={tmp_path}', '--minutes=0', '--seeds=2'])
     text = capsys.readouterr().out
     line, tables = '| `infini` | 2 | 100 - 150 | 2.0 | 40 (10 - 70) † | - |', re.split('## ', text)
     for column in ('surface', 'recall'):
-        for title in cells.COLUMNS[column].titles.values():
+        for title in columns.COLUMNS[column].titles.values():
             (shown,) = (part for part in tables if part.startswith(title))
-            assert line in shown and cells.COLUMNS[column].not_asked in shown
+            assert line in shown and columns.COLUMNS[column].not_asked in shown
             assert ('(old)' in title) == ('No longer run' in shown) == (column == 'recall')
 
 
@@ -247,7 +246,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     cells.save(tmp_path, 'speed', 'infini', 0, cell('speed', 0))
     command.main([f'--output={tmp_path}', '--minutes=0', '--seeds=2'])
     text = capsys.readouterr().out
-    assert (tmp_path / 'scoreboard.md').read_text() in text
+    assert (tmp_path / 'leaderboard.md').read_text() in text
     assert '| `infini` | 2 | 100 - 150 | 2.0 | 55 (50 - 60) [25] |' in text
     assert '| `infini` | 2.0 | - | - | - | - | - | - | - | - | - | 3.000* | - | 2.0 | 2.0 |' in text
     assert '| `local` | 1 | 100 | 0.0 | 50 [25] |' in text
@@ -256,7 +255,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     assert '| trigram |  |  |  | 2.500 |' in text
     assert '- novels: no row.' in text
     assert '`local` (1 of 2 seeds)' in text
-    assert set(json.loads((tmp_path / 'scoreboard.json').read_text())) == {
+    assert set(json.loads((tmp_path / 'leaderboard.json').read_text())) == {
         'mqar',
         'stdlib',
         'speed',
@@ -266,7 +265,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
 
 
 def test_the_page_has_the_published_cells():
-    """README.md has the line of every memory in scoreboard.json; after new runs, paste the new ones."""
+    """README.md has the line of every memory in leaderboard.json; after new runs, paste the new ones."""
     folder = pathlib.Path(table.__file__).parent
     lines = table.summary(table.collect(folder)).splitlines()
     assert len(lines) > 2 + len(rows.names()), 'no line of a rule'
@@ -276,7 +275,7 @@ def test_the_page_has_the_published_cells():
 
 def test_nothing_is_a_table_too(tmp_path):
     command.main([f'--output={tmp_path}', '--minutes=0'])
-    assert '## Not run' in (tmp_path / 'scoreboard.md').read_text()
+    assert '## Not run' in (tmp_path / 'leaderboard.md').read_text()
 
 
 def test_every_row_is_told_apart(tmp_path, made_figures, monkeypatch):

@@ -1,13 +1,13 @@
 """All memories of the library side by side: accuracy, bits per byte, bytes of state and time.
 
-python -m experiments.scoreboard --output=DIR [--rows=infini,linear] [--columns=mqar,surface] \
+python -m experiments.leaderboard --output=DIR [--rows=infini,linear] [--columns=mqar,surface] \
     [--seeds=3] [--minutes=60] [--full] [--novels=FOLDER] [-- --config.FIELD=VALUE ...]
 
-Rows are all memories, in one backbone (`configs/scoreboard.py`) with equal parameters; `rows.py` says
+Rows are all memories, in one backbone (`configs/leaderboard.py`) with equal parameters; `rows.py` says
 how. A cell is a row, a column and a seed. Finished cells are kept, and of the surface every test, so the
 command can be stopped and repeated, and several can run at once for different rows; every call writes
-the table of what is there, DIR/scoreboard.md and .json, and three figures.
-`--output=experiments/scoreboard` begins with the published cells. No cell of a row begins after the row
+the table of what is there, DIR/leaderboard.md and .json, and three figures.
+`--output=experiments/leaderboard` begins with the published cells. No cell of a row begins after the row
 has taken `--minutes` in all. `--minutes=0` runs nothing: it only writes the table.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jax
 
-from experiments.scoreboard import cells, measure, pictures, rows, speed, table
+from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
 from experiments.seeds import add_seeds
 
 SEED = 0  # of times: parameters do not change them
@@ -41,13 +41,13 @@ def parse(given: list[str]) -> argparse.Namespace:
     """The options; `flags` are those after `--`."""
     cut = given.index('--') if '--' in given else len(given)
     parser = argparse.ArgumentParser(
-        'experiments.scoreboard',
+        'experiments.leaderboard',
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--rows', type=some_of(rows.names()), default=rows.names())
-    parser.add_argument('--columns', type=some_of(cells.RUN), default=cells.RUN)
+    parser.add_argument('--columns', type=some_of(columns.RUN), default=columns.RUN)
     add_seeds(parser)
     parser.add_argument('--minutes', type=float, default=60.0)
     parser.add_argument('--novels', default='')
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
     After a failed cell its row continues with the next one; the next call tries the failed one again.
     """
     size, baseline = '' if options.full else 'tiny', None
-    for column in map(cells.COLUMNS.__getitem__, options.columns):
+    for column in map(columns.COLUMNS.__getitem__, options.columns):
         if column.name == 'novels' and not options.novels:
             print('novels: not run: no --novels=FOLDER', flush=True)
             continue
@@ -120,7 +120,7 @@ def missing(options: argparse.Namespace, column: str, name: str) -> list[int]:
 def used(output: Path, row: str) -> float:
     """Seconds that the cells of a row have taken, but for old ones."""
     found = table.collect(output)
-    by_column = [found.get(column, {}).get(row, {}) for column in cells.RUN]
+    by_column = [found.get(column, {}).get(row, {}) for column in columns.RUN]
     return sum(cell['seconds'] for several in by_column for cell in several.values())
 
 
@@ -138,12 +138,12 @@ def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[
     }
 
 
-def _baseline(options: argparse.Namespace, column: cells.Column, size: str) -> speed.Baseline:
+def _baseline(options: argparse.Namespace, column: columns.Column, size: str) -> speed.Baseline:
     row = rows.row(rows.BASELINE, size, column.task)
     return speed.Baseline(measure.config_of(row, column, size, options.flags, options.novels))
 
 
-def _floors(options: argparse.Namespace, column: cells.Column, size: str) -> None:
+def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> None:
     """Scores rules without a learned memory, once for all rows."""
     if cells.finished(options.output, column.name, cells.FLOORS, SEED) is not None:
         return

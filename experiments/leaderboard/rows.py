@@ -1,11 +1,11 @@
-"""The rows of the scoreboard: every memory, with equal parameters and, if it can, equal positions."""
+"""The rows of the leaderboard: every memory, with equal parameters and, if it can, equal positions."""
 
 import functools
 from typing import Any, NamedTuple
 
 import jax
 
-from configs import scoreboard
+from configs import leaderboard
 from longmem_jax.config import checks
 from longmem_jax.config.reach import carries_vectors
 from longmem_jax.config.recipes import recipes
@@ -19,7 +19,7 @@ CARRIED_RATE = 1e-3  # of models that carry vectors; they learn later, or not, a
 
 
 class Row(NamedTuple):
-    """A memory in the backbone of the scoreboard.
+    """A memory in the backbone of the leaderboard.
 
     Attributes:
       name: of `:memory=NAME`.
@@ -42,11 +42,11 @@ def names() -> list[str]:
 
 def config_of(name: str, size: str, task: str) -> Any:
     """The unchanged configuration of a row; `size` is 'tiny' or ''."""
-    return scoreboard.get_config(variants(name, size, task))
+    return leaderboard.get_config(variants(name, size, task))
 
 
 def variants(name: str, size: str, task: str) -> str:
-    """What follows `configs/scoreboard.py:` on the command line."""
+    """What follows `configs/leaderboard.py:` on the command line."""
     return ','.join(filter(None, (size, f'task={task}', f'memory={name}')))
 
 

@@ -1,11 +1,11 @@
-"""The finished cells of the scoreboard as Markdown and JSON."""
+"""The finished cells of the leaderboard as Markdown and JSON."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from experiments import markdown
-from experiments.scoreboard import cells, rows
+from experiments.leaderboard import cells, columns, rows
 
 # column -> row -> seed -> cell
 Found = dict[str, dict[str, dict[int, dict[str, Any]]]]
@@ -17,7 +17,7 @@ NOT_ASKED = 'A † has seeds that were not asked, since'
 def collect(output: Path) -> Found:
     """All finished cells, in the order of columns, rows and seeds; rules are the last row."""
     found: Found = {}
-    for column in cells.COLUMNS:
+    for column in columns.COLUMNS:
         for row in (*rows.names(), cells.FLOORS):
             several = cells.of_row(output, column, row)
             if several:
@@ -60,7 +60,7 @@ def summary(found: Found) -> str:
         line = [f'`{row}`', kilobytes(cell)]
         for column, name, size in SUMMARY.values():
             scores = scored(found.get(column, {}).get(row, {}), name, size)
-            line.append(_mean_score(cells.COLUMNS[column], scores, star=True))
+            line.append(_mean_score(columns.COLUMNS[column], scores, star=True))
         (time,) = found.get('speed', {}).get(row, {}).values() or (None,)
         for what in ('train', 'generate'):
             line.append(f'{time["scores"]["speed"][what]["ratio"]:.1f}' if time else MISSING)
@@ -70,14 +70,14 @@ def summary(found: Found) -> str:
 
 def _rules(found: Found) -> list[list[str]]:
     """The lines of the summary for rules without a learned memory."""
-    columns = []
+    found_rules = []
     for column, name, size in SUMMARY.values():
         floors = found.get(column, {}).get(cells.FLOORS, {}).get(0, {}).get('scores', {})
-        columns.append((cells.COLUMNS[column], floors.get(name, {}).get(size, {})))
+        found_rules.append((columns.COLUMNS[column], floors.get(name, {}).get(size, {})))
     lines = []
-    for rule in dict.fromkeys(rule for _, scores in columns for rule in scores):
+    for rule in dict.fromkeys(rule for _, scores in found_rules for rule in scores):
         line = [rule, '']
-        for column, scores in columns:
+        for column, scores in found_rules:
             scored = [{'kept': scores[rule]}] if rule in scores else []
             line.append(_mean_score(column, scored))
         lines.append([*line, '', ''])
@@ -98,11 +98,11 @@ def _mark(scores: list[dict[str, Any]]) -> str:
     return FAILED if any(not score.get('answers', 1) for score in scores) else ''
 
 
-def _mean_score(column: cells.Column, scores: list[dict[str, Any]], star: bool = False) -> str:
+def _mean_score(column: columns.Column, scores: list[dict[str, Any]], star: bool = False) -> str:
     """Mean (minimum - maximum); with `star`, a `*` where that is one seed only."""
     if not scores:
         return MISSING
-    bits = column.scored == cells.BITS
+    bits = column.scored == columns.BITS
     text = markdown.span(
         [score['kept'] * (1 if bits else 100) for score in scores], 3 if bits else 0
     )
@@ -134,9 +134,9 @@ def kilobytes(cell: dict[str, Any]) -> str:
     return f'{cell["state_bytes"] / 1000:,.1f}'
 
 
-def of_scores(column: cells.Column, name: str, by_row: dict[str, Any]) -> str:
+def of_scores(column: columns.Column, name: str, by_row: dict[str, Any]) -> str:
     """A table of a column; with the memory reset in square brackets, and rules at the end."""
-    text = column.scored == cells.BITS
+    text = column.scored == columns.BITS
     scale, digits = (1, 3) if text else (100, 0)
     sizes = _sizes(name, by_row)
     lines = []
@@ -187,7 +187,7 @@ def of_speed(by_row: dict[str, Any]) -> str:
 def missing(found: Found, seeds: int) -> list[str]:
     """What is not there: a line per column, with the rows and how many of the seeds they lack."""
     lines = []
-    for name in cells.RUN:
+    for name in columns.RUN:
         wanted = 1 if name == 'speed' else seeds
         absent = []
         for row in rows.names():
@@ -202,13 +202,13 @@ def missing(found: Found, seeds: int) -> list[str]:
 
 
 def write(output: Path, found: Found, seeds: int) -> str:
-    """Writes scoreboard.md and scoreboard.json to `output`; returns the Markdown."""
-    parts = ['# Scoreboard']
+    """Writes leaderboard.md and leaderboard.json to `output`; returns the Markdown."""
+    parts = ['# Leaderboard']
     if found:
         parts += [summary(found), '## Rows', of_rows(found)]
     for name, by_row in found.items():
-        column = cells.COLUMNS[name]
-        command = f'`python -m experiments.scoreboard --output=DIR --columns={name} --rows=ROW`'
+        column = columns.COLUMNS[name]
+        command = f'`python -m experiments.leaderboard --output=DIR --columns={name} --rows=ROW`'
         for shown, title in column.titles.items():
             parts.append(f'## {title}')
             if not memories(by_row):
@@ -228,6 +228,6 @@ def write(output: Path, found: Found, seeds: int) -> str:
     if absent:
         parts += ['## Not run', '\n'.join(absent)]
     text = '\n\n'.join(parts) + '\n'
-    (output / 'scoreboard.md').write_text(text)
+    (output / 'leaderboard.md').write_text(text)
     (output / cells.FILE).write_text(json.dumps(found, separators=(',', ':')) + '\n')
     return text

@@ -1,10 +1,10 @@
 """One model and one way of training for every memory of the library, on several tasks.
 
-python -m longmem_jax.main --config=configs/scoreboard.py:task=mqar,memory=infini --workdir=DIR
+python -m longmem_jax.main --config=configs/leaderboard.py:task=mqar,memory=infini --workdir=DIR
 `:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `surface` (the
 same with 1, 4 or 16 pairs and a distance between list and questions), `stdlib` (bytes of Python's
 standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two
-cores. This is not an experiment of a paper; `python -m experiments.scoreboard` runs it for all memories
+cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it for all memories
 and makes the table, with feed-forward layers of a width that makes parameters equal. All attention sees
 half of the token before (`token_shift`): a layer that cannot single it out would otherwise be worse in
 every task, for no reason of its memory, and the others would take thousands of steps to find it.
