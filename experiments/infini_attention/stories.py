@@ -35,7 +35,7 @@ from longmem_jax.data.sets.stories import Stories
 from longmem_jax.errors import UsageError
 
 TESTED, LOOKED_AT, PAIRS = 200, 25, 200  # stories at the end and in training; pairs of sentences
-BASE, EVERY = 'local_512', 100  # of fine-tuning; steps between looks at the scores
+BASE, EVERY = 'local_512', 200  # of fine-tuning; steps between looks at the scores
 LENGTHS = (32, 64, 128, 256)
 WORDS = (
     '--config.data.tokenizer.kind=words', '--config.data.tokenizer.size=0',
