@@ -57,6 +57,7 @@ SOURCES: Registry[DataSource] = Registry(
         ),
         'passkey': 'longmem_jax.data.sets.passkey:SOURCE',
         'second_reading': 'longmem_jax.data.sets.second_reading:SOURCE',
+        'stories': 'longmem_jax.data.sets.stories:SOURCE',
     },
     kind='source',
     brought='sources',
