@@ -18,6 +18,7 @@ import numpy as np
 from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
+    babi,
     compressive_transformer_conv,
     decayed,
     delta,
@@ -68,7 +69,9 @@ SYSTEMS = {
 # Benchmarks whose samples are generated again: name -> module in `parity_systems` with `knows(path)`,
 # whether a file is of it, and `check(path)`, a generator of (name, ours, reference): both are arrays, or
 # both are texts, which must be equal.
-BENCHMARKS: dict[str, ModuleType] = {}
+BENCHMARKS: dict[str, ModuleType] = {
+    'babi': babi,
+}
 TOLERANCE = 1e-4
 LARGEST = 1 << 31  # bytes of all arrays
 
