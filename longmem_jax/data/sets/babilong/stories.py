@@ -5,6 +5,7 @@ begin, so a question is asked only if the facts answer it. In qa5 the facts betw
 question happen too; the released generator writes them and does not carry them out.
 """
 
+import functools
 import random
 from collections.abc import Callable
 from typing import NamedTuple
@@ -207,7 +208,7 @@ def _where_are_places(draws: random.Random) -> list[Sample]:
     return [draws.choice(questions)]
 
 
-def _apart(fact: Fact, gift: Fact) -> bool:
+def _apart(gift: Fact, fact: Fact) -> bool:
     """Whether a fact is of another object than a gift, and no gift of the same to the same person."""
     people = fact.kind, fact.who, fact.to
     return fact.what != gift.what and people != (gift.kind, gift.who, gift.to)
@@ -224,7 +225,7 @@ def _who_gave(draws: random.Random) -> list[Sample]:
         if since < 2 or gift.kind != 'give':
             continue
         for _ in range(draws.randint(0, MOST_BETWEEN)):
-            world.happens(kinds, lambda fact, gift=gift: _apart(fact, gift))
+            world.happens(kinds, functools.partial(_apart, gift))
         since, (_, who, what, to) = 0, gift
         kind = draws.choices(list(GIFTS), list(GIFTS.values()))[0]
         question, answer = {
