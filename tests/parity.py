@@ -19,6 +19,7 @@ from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
     attention_sinks,
+    babi,
     compressive_transformer_conv,
     decayed,
     delta,
@@ -73,6 +74,7 @@ SYSTEMS = {
 # both are texts, which must be equal.
 BENCHMARKS: dict[str, ModuleType] = {
     'ruler': ruler,
+    'babi': babi,
 }
 TOLERANCE = 1e-4
 LARGEST = 1 << 31  # bytes of all arrays
