@@ -12,9 +12,12 @@ from longmem_jax.data.tasks import (
     collision_rules,
     copy_task,
     instruction,
+    mad,
+    mad_rules,
     mqar,
     recall,
     sorting,
+    state_tracking,
 )
 from longmem_jax.registry import Registry
 
@@ -61,9 +64,11 @@ TASKS = Registry(
         'collision': _task(collision, collision.Collision, collision_rules),
         'copy': _task(copy_task, copy_task.Copy),
         'instruction': _task(instruction, instruction.Instruction),
+        'mad': _task(mad, mad.Mad, mad_rules),
         'mqar': _task(mqar, mqar.Mqar),
         'recall': _task(recall, recall.Recall),
         'sorting': _task(sorting, sorting.Sorting),
+        'state_tracking': _task(state_tracking, state_tracking.StateTracking),
     },
     kind='task',
 )
