@@ -25,7 +25,7 @@ from experiments import provenance
 from experiments.recall import report
 from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
-from longmem_jax.commands.recall_by_distance import at_distance, in_short
+from longmem_jax.commands.task_series import at_distance, in_short
 from longmem_jax.config import checks, overrides
 from longmem_jax.data.tasks.recall import greatest_distance
 from longmem_jax.errors import UsageError

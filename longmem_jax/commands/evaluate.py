@@ -8,8 +8,8 @@ import numpy as np
 
 from longmem_jax.commands import by_source
 from longmem_jax.commands.floors import show_beside
-from longmem_jax.commands.recall_by_distance import by_distance
 from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.commands.task_series import by_distance
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, passes
