@@ -109,8 +109,9 @@ def check(settings: Any) -> list[str]:
 
 
 def greatest_distance(settings: Any) -> int:
-    """Tokens from a word to its last question, at most; none need be far in memorization."""
-    return 1 if settings['kind'] == 'memorization' else int(settings['length']) - 2
+    """Tokens from a word to its last question, at most; a fact of memorization is not in the text."""
+    kind, length = settings['kind'], int(settings['length'])
+    return dict(compression=length, memorization=1).get(kind, length - 2)
 
 
 def vocabulary(settings: Any) -> Vocabulary:
