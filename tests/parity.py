@@ -34,6 +34,7 @@ from tests.parity_systems import (
     memformer,
     memorizing_transformer,
     memsizer,
+    mqar,
     pkm,
     t5_relative_bias,
     transformer_sequential,
@@ -70,7 +71,9 @@ SYSTEMS = {
 # Benchmarks whose samples are generated again: name -> module in `parity_systems` with `knows(path)`,
 # whether a file is of it, and `check(path)`, a generator of (name, ours, reference): both are arrays, or
 # both are texts, which must be equal.
-BENCHMARKS: dict[str, ModuleType] = {}
+BENCHMARKS: dict[str, ModuleType] = {
+    'mqar': mqar,
+}
 TOLERANCE = 1e-4
 LARGEST = 1 << 31  # bytes of all arrays
 
