@@ -417,6 +417,14 @@ def test_every_key_is_told_and_then_asked_for_once(fill, split):
     assert found == set(PAIRS['sizes'])
 
 
+def test_a_size_that_is_listed_again_comes_more_often():
+    """Zoology trains on five times as many documents of the first size as of any other."""
+    sizes = (*(PAIRS['sizes'][:1] * 5), *PAIRS['sizes'][1:])
+    lengths = Mqar(PAIRS | dict(documents=700, sizes=sizes), 'train', 0).lengths()
+    shares = [np.mean(lengths == length) for length, _ in PAIRS['sizes']]
+    assert np.abs(np.subtract(shares, (5 / 7, 1 / 7, 1 / 7))).max() < 0.05
+
+
 def test_sizes_of_mqar_are_drawn_in_training_and_cycled_in_evaluation():
     sizes = PAIRS['sizes']
     test = Mqar(PAIRS, 'test', 0).lengths()
