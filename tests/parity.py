@@ -35,6 +35,7 @@ from tests.parity_systems import (
     memformer,
     memorizing_transformer,
     memsizer,
+    mqar,
     pkm,
     ruler,
     t5_relative_bias,
@@ -75,6 +76,7 @@ SYSTEMS = {
 BENCHMARKS: dict[str, ModuleType] = {
     'ruler': ruler,
     'babi': babi,
+    'mqar': mqar,
 }
 TOLERANCE = 1e-4
 LARGEST = 1 << 31  # bytes of all arrays
