@@ -1,7 +1,8 @@
-"""Compares this library with the results of the authors' code: `python -m tests.parity FILE.npz`.
+"""Compares this library with the results of the authors' code: `python -m tests.parity FILE`.
 
-Prints one line per checked tensor, `name max_abs_err tolerance ok|FAIL`; exits 1 if any fails or if
-nothing was checked. The system is `config_json["system"]` or the name of the file's folder.
+Prints one line per checked tensor or text, `name max_abs_err tolerance ok|FAIL`; exits 1 if any fails or
+if nothing was checked. Samples of a benchmark's generator are recognized by `BENCHMARKS`. Any other file
+is an npz file; its system is `config_json["system"]` or the name of the file's folder.
 """
 
 import argparse
@@ -9,12 +10,16 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
+    attention_sinks,
+    babi,
     compressive_transformer_conv,
     decayed,
     delta,
@@ -30,7 +35,9 @@ from tests.parity_systems import (
     memformer,
     memorizing_transformer,
     memsizer,
+    mqar,
     pkm,
+    ruler,
     t5_relative_bias,
     transformer_sequential,
     transformer_xl,
@@ -51,6 +58,7 @@ SYSTEMS = {
     'mem_transformer': mem_transformer.check,
     'memsizer': memsizer.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
+    'attention_sinks': attention_sinks.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
@@ -61,6 +69,14 @@ SYSTEMS = {
     'mbpa': lifelong_mbpa.check_mbpa,
     'meta_mbpa': lifelong_mbpa.check_meta_mbpa,
     **dict.fromkeys(hosts.NAMES, hosts.check),
+}
+# Benchmarks whose samples are generated again: name -> module in `parity_systems` with `knows(path)`,
+# whether a file is of it, and `check(path)`, a generator of (name, ours, reference): both are arrays, or
+# both are texts, which must be equal.
+BENCHMARKS: dict[str, ModuleType] = {
+    'ruler': ruler,
+    'babi': babi,
+    'mqar': mqar,
 }
 TOLERANCE = 1e-4
 LARGEST = 1 << 31  # bytes of all arrays
@@ -81,21 +97,17 @@ def compare(path: Path) -> Iterator[tuple[str, float, float]]:
     """Runs the checks of one golden.
 
     Yields:
-      name, largest absolute error, tolerance (1e-4 of the largest reference value).
+      name, largest absolute error, tolerance (1e-4 of the largest reference value); for texts the number
+      of characters from the first difference on, and 0.
 
     Raises:
       ValueError: a damaged file, a system that has no checks, or arrays whose shapes differ.
     """
-    arrays = read_arrays(path)
-    settings = json_file.parse(str(arrays.get('config_json', '{}')), f'{path}, config_json')
-    schema.require(settings, schema.fields({}, {'system': schema.text()}, others=True), path)
-    system = settings.get('system', path.resolve().parent.name)
-    settings['folder'] = str(path.resolve().parent)
-    if system not in SYSTEMS and (path.parent / 'hf' / 'config.json').is_file():
-        system = 'gpt2'  # any Hugging Face model: its family is in its folder
-    if system not in SYSTEMS:
-        raise ValueError(f'{path}: system {system!r}; there are checks for {sorted(SYSTEMS)}')
-    for name, ours, reference in SYSTEMS[system](settings, arrays):
+    benchmark = next((each for each in BENCHMARKS.values() if each.knows(path)), None)
+    for name, ours, reference in benchmark.check(path) if benchmark else _of_system(path):
+        if isinstance(reference, str):
+            yield name, float(_differ(ours, reference)), 0.0
+            continue
         ours, reference = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
         if ours.shape != reference.shape:
             raise ValueError(f'{path}: {name} is {ours.shape}, the reference {reference.shape}')
@@ -105,10 +117,31 @@ def compare(path: Path) -> Iterator[tuple[str, float, float]]:
         yield name, float(error), float(TOLERANCE * largest)
 
 
+def _of_system(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    """(tensor name, ours, reference) of an npz file."""
+    arrays = read_arrays(path)
+    settings = json_file.parse(str(arrays.get('config_json', '{}')), f'{path}, config_json')
+    schema.require(settings, schema.fields({}, {'system': schema.text()}, others=True), path)
+    system = settings.get('system', path.resolve().parent.name)
+    settings['folder'] = str(path.resolve().parent)
+    if system not in SYSTEMS and (path.parent / 'hf' / 'config.json').is_file():
+        system = 'gpt2'  # any Hugging Face model: its family is in its folder
+    if system not in SYSTEMS:
+        raise ValueError(f'{path}: system {system!r}; there are checks for {sorted(SYSTEMS)}')
+    yield from SYSTEMS[system](settings, arrays)
+
+
+def _differ(ours: str, reference: str) -> int:
+    """Characters from the first difference to the end of the longer text; 0 = equal."""
+    longest = max(len(ours), len(reference))
+    pairs = zip(ours.ljust(longest, '\0'), reference.ljust(longest, '\0'), strict=True)
+    return next((longest - i for i, (a, b) in enumerate(pairs) if a != b), 0)
+
+
 def main() -> int:
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('files', nargs='+', type=Path, metavar='FILE.npz')
+    parser.add_argument('files', nargs='+', type=Path, metavar='FILE')
     checked, failed = 0, 0
     for path in parser.parse_args().files:
         try:

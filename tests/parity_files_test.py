@@ -1,6 +1,7 @@
 """Files of arrays that are damaged: `python -m tests.parity` says so in one line each."""
 
 import io
+import types
 import zipfile
 
 import numpy as np
@@ -58,3 +59,24 @@ def test_a_damaged_file_is_one_line(content, message, tmp_path, monkeypatch, cap
     assert parity.main() == 1
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1, said
+
+
+@pytest.mark.parametrize(
+    'ours, reference, code, line',
+    [
+        ('a text', 'a text', 0, 'sample 0.000e+00 0.000e+00 ok'),
+        ('a text', 'a test', 1, 'sample 2.000e+00 0.000e+00 FAIL'),
+        ('a te', 'a text', 1, 'sample 2.000e+00 0.000e+00 FAIL'),
+        (np.ones(2), np.ones(2), 0, 'sample 0.000e+00 1.000e-04 ok'),
+    ],
+)
+def test_a_benchmark_knows_its_files(ours, reference, code, line, tmp_path, monkeypatch, capsys):
+    path = tmp_path / 'case.mine'
+    path.write_text('')
+    mine = types.SimpleNamespace(
+        knows=lambda path: path.suffix == '.mine', check=lambda path: [('sample', ours, reference)]
+    )
+    monkeypatch.setitem(parity.BENCHMARKS, 'mine', mine)
+    monkeypatch.setattr('sys.argv', ['parity', str(path)])
+    assert parity.main() == code
+    assert capsys.readouterr().out.strip() == line

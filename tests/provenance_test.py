@@ -13,7 +13,7 @@ EXPERIMENTS = Path(provenance.__file__).parent
 # trainings that go on later; what a process tells another.
 OTHERS = {
     'hosts/load.py', 'hosts/dialogue.py', 'hosts/table.py', 'knn_lm/search_speed.py',
-    'lifelong/fewrel.py', 'scoreboard/table.py', 'scoreboard/measure.py', 'second_reading/report.py',
+    'lifelong/fewrel.py', 'leaderboard/table.py', 'leaderboard/measure.py', 'second_reading/report.py',
     'tpu_programs.py', 'claims.py', 'page_tables.py',
 }  # fmt: skip
 

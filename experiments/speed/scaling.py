@@ -22,8 +22,8 @@ import jax
 import numpy as np
 
 from experiments import provenance
+from experiments.leaderboard.speed import train_call
 from experiments.markdown import table
-from experiments.scoreboard.speed import train_call
 from experiments.short_trainings import ONE_DEVICE
 from experiments.speed import host, ours
 from experiments.speed.bench import random_batch

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from configs import copy, quickstart, recall, scoreboard
+from configs import copy, leaderboard, quickstart, recall
 from longmem_jax.commands.train import LanguageModelTask
 from longmem_jax.config.reach import too_short
 from longmem_jax.config.recipes import recipes
@@ -56,9 +56,9 @@ def test_only_where_the_task_has_a_distance_and_the_memory_a_limit():
 
 
 def test_pairs_are_asked_for_as_far_back_as_documents_are_long():
-    (text,) = too_short(scoreboard.get_config('tiny,task=mqar,memory=normalized_xl'))
+    (text,) = too_short(leaderboard.get_config('tiny,task=mqar,memory=normalized_xl'))
     assert 'up to 126 back' in text and 'farther back than 32' in text
-    assert too_short(scoreboard.get_config('tiny,task=mqar,memory=transformer_xl')) == []
+    assert too_short(leaderboard.get_config('tiny,task=mqar,memory=transformer_xl')) == []
 
 
 @pytest.mark.parametrize(

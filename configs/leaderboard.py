@@ -1,0 +1,101 @@
+"""One model and one way of training for every memory of the library, on several tasks.
+
+python -m longmem_jax.main --config=configs/leaderboard.py:task=mqar,memory=infini --workdir=DIR
+`:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `surface` (the
+same with 1, 4 or 16 pairs and a distance between list and questions), `stdlib` (bytes of Python's
+standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two
+cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it for all memories
+and makes the table, with feed-forward layers of a width that makes parameters equal. All attention sees
+half of the token before (`token_shift`): a layer that cannot single it out would otherwise be worse in
+every task, for no reason of its memory, and the others would take thousands of steps to find it.
+"""
+
+from typing import Any
+
+from longmem_jax.config.base import base, size, two_cores
+from longmem_jax.config.variants import one_of, variant
+
+TASKS = ('mqar', 'surface', 'stdlib', 'text')
+
+
+def get_config(arg=''):
+    config = base()
+
+    size(config, layers=4, width=256, heads=4, feed_forward=1024)
+    config.model.dtype, config.model.token_shift = 'bfloat16', 'half'
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.schedule = 'cosine'
+    config.optimizer.warmup_steps = 500
+    config.optimizer.clip_norm = 1.0
+    config.train.num_steps = 20_000
+    config.train.num_lanes = 64
+    config.train.segment_length = 128
+    config.train.segments_per_step = 4
+    config.train.log_every = 100
+    config.train.evaluate_every = 5000
+    config.evaluate.num_lanes = 64
+    config.evaluate.max_segments = 64
+    config.generate.sample_length = 0
+    scale: dict[str, Any] = dict(reach=512, memories=8192)
+    # Of the tasks: words; length and pairs; documents of evaluation.
+    sizes: dict[str, Any] = dict(
+        words=1024,
+        pairs=((128, 8), (256, 16), (512, 32), (1024, 64)),
+        fill='others',
+        documents=512,
+        fillers=64,
+    )
+
+    def tiny(config):
+        """2 layers of 64, segments of 32; a minute or two per task on a core."""
+        size(config, layers=2, width=64, heads=2, feed_forward=256)  # wide: room for tables
+        two_cores(config, steps=1000, lanes=8, segment=32)
+        config.optimizer.learning_rate = 3e-3
+        config.train.log_every = 50
+        config.train.evaluate_every = 500
+        config.evaluate.num_lanes = 16
+        scale.update(
+            reach=256, memories=2048, basis=64, samples=32, widths=(0.02, 0.05), slots=16, keys=16
+        )
+        sizes.update(
+            words=128,
+            pairs=((32, 4), (64, 8), (128, 16)),
+            fill='blank',
+            documents=96,
+            fillers=8,
+        )
+
+    def task(config, name):
+        """What the model is trained on."""
+        data = config.data
+        one_of('task', name, TASKS)
+        # Bytes or words: one model for all tasks, which is compiled once.
+        config.model.vocab_size = max(257, sizes['words'])
+        if name in ('stdlib', 'text'):
+            data.source, data.pieces = name, 16
+            config.data.tokenizer = dict(kind='bytes', path='', size=0)
+            config.evaluate.max_test_segments = 512
+            return
+        shared = dict(documents=10_000_000, eval_documents=sizes['documents'])
+        data.source = 'mqar'
+        if name == 'surface':
+            data.task = shared | dict(
+                num_words=config.model.vocab_size - sizes['fillers'],
+                sizes=tuple((4 * pairs, pairs) for pairs in (1, 4, 16)),
+                power=1.0,  # the questions fill all of their places
+                passes=1,
+                fill='blank',
+                distances=(0, scale['reach']),
+                num_fillers=sizes['fillers'],
+            )
+            return
+        data.task = shared | dict(
+            num_words=sizes['words'],
+            sizes=sizes['pairs'],
+            power=0.01,
+            passes=1,
+            fill=sizes['fill'],
+        )
+
+    argument = arg if 'task=' in arg else ','.join(filter(None, (arg, 'task=mqar')))
+    return variant(config, argument, memory='local', scale=scale, tiny=tiny, task=task)

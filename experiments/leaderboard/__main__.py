@@ -1,0 +1,157 @@
+"""All memories of the library side by side: accuracy, bits per byte, bytes of state and time.
+
+python -m experiments.leaderboard --output=DIR [--rows=infini,linear] [--columns=mqar,surface] \
+    [--seeds=3] [--minutes=60] [--full] [--novels=FOLDER] [-- --config.FIELD=VALUE ...]
+
+Rows are all memories, in one backbone (`configs/leaderboard.py`) with equal parameters; `rows.py` says
+how. A cell is a row, a column and a seed. Finished cells are kept, and of the surface every test, so the
+command can be stopped and repeated, and several can run at once for different rows; every call writes
+the table of what is there, DIR/leaderboard.md and .json, and three figures.
+`--output=experiments/leaderboard` begins with the published cells. No cell of a row begins after the row
+has taken `--minutes` in all. `--minutes=0` runs nothing: it only writes the table.
+"""
+
+import argparse
+import sys
+import traceback
+from pathlib import Path
+
+import jax
+
+from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
+from experiments.seeds import add_seeds
+
+SEED = 0  # of times: parameters do not change them
+
+
+def some_of(known: list[str]) -> object:
+    """A parser of names of `known`, separated by commas."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(',')
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f'{unknown[0]!r}: allowed are {", ".join(known)}')
+        return names
+
+    return parse
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    """The options; `flags` are those after `--`."""
+    cut = given.index('--') if '--' in given else len(given)
+    parser = argparse.ArgumentParser(
+        'experiments.leaderboard',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--output', type=Path, required=True)
+    parser.add_argument('--rows', type=some_of(rows.names()), default=rows.names())
+    parser.add_argument('--columns', type=some_of(columns.RUN), default=columns.RUN)
+    add_seeds(parser)
+    parser.add_argument('--minutes', type=float, default=60.0)
+    parser.add_argument('--novels', default='')
+    parser.add_argument('--full', action='store_true', help='the large backbone, for accelerators')
+    options = parser.parse_args(given[:cut])
+    options.flags = given[cut + 1 :]
+    return options
+
+
+def main(given: list[str]) -> None:
+    """Runs the command."""
+    options = parse(given)
+    if options.minutes > 0:
+        run(options)
+    options.output.mkdir(parents=True, exist_ok=True)
+    found = table.collect(options.output)
+    text = table.write(options.output, found, len(options.seeds))
+    pictures.draw(found, options.output)
+    print(text)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the cells that are missing.
+
+    After a failed cell its row continues with the next one; the next call tries the failed one again.
+    """
+    size, baseline = '' if options.full else 'tiny', None
+    for column in map(columns.COLUMNS.__getitem__, options.columns):
+        if column.name == 'novels' and not options.novels:
+            print('novels: not run: no --novels=FOLDER', flush=True)
+            continue
+        if column.name != 'speed':
+            _floors(options, column, size)
+        for name in options.rows:
+            label = f'{column.name}, {name}'
+            seeds = missing(options, column.name, name)
+            if not seeds:
+                continue
+            if used(options.output, name) >= 60 * options.minutes:
+                reason = f'the row has had its {options.minutes:g} minutes'
+                print(f'{label}: not run: {reason}', flush=True)
+                continue
+            try:
+                row = rows.row(name, size, column.task)
+                config = measure.config_of(row, column, size, options.flags, options.novels)
+                if column.name == 'speed':
+                    baseline = baseline or _baseline(options, column, size)
+                    found = [(SEED, speed_cell(row, config, baseline))]
+                else:
+                    folder = cells.path(options.output, column.name, name, 0).parent
+                    found = measure.scores(row, column, config, size, seeds, folder)
+                for seed, cell in found:
+                    cells.save(options.output, column.name, name, seed, cell)
+                    print(
+                        f'{label}, seed {seed}: {cell["seconds"]:.0f} s, {cell["scores"]}',
+                        flush=True,
+                    )
+            except Exception:  # whatever it is, other rows can still be measured
+                print(f'{label}: failed\n{traceback.format_exc()}', flush=True)
+            if column.name != 'speed':
+                jax.clear_caches()
+
+
+def missing(options: argparse.Namespace, column: str, name: str) -> list[int]:
+    """The seeds of a row and a column that have no cell."""
+    seeds = options.seeds if column != 'speed' else [SEED]
+    return [s for s in seeds if cells.finished(options.output, column, name, s) is None]
+
+
+def used(output: Path, row: str) -> float:
+    """Seconds that the cells of a row have taken, but for old ones."""
+    found = table.collect(output)
+    by_column = [found.get(column, {}).get(row, {}) for column in columns.RUN]
+    return sum(cell['seconds'] for several in by_column for cell in several.values())
+
+
+def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[str, object]:
+    """The cell with the times of a row."""
+    began = speed.time.monotonic()
+    times, size = speed.speed(config, baseline)
+    return {
+        'scores': {'speed': times},
+        'parameters': row.parameters,
+        'positions': row.positions,
+        'flags': row.flags,
+        'state_bytes': size,
+        'seconds': speed.time.monotonic() - began,
+    }
+
+
+def _baseline(options: argparse.Namespace, column: columns.Column, size: str) -> speed.Baseline:
+    row = rows.row(rows.BASELINE, size, column.task)
+    return speed.Baseline(measure.config_of(row, column, size, options.flags, options.novels))
+
+
+def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> None:
+    """Scores rules without a learned memory, once for all rows."""
+    if cells.finished(options.output, column.name, cells.FLOORS, SEED) is not None:
+        return
+    row = rows.row(rows.BASELINE, size, column.task)
+    config = measure.config_of(row, column, size, options.flags, options.novels)
+    found = measure.floors(column, config, size)
+    cells.save(options.output, column.name, cells.FLOORS, SEED, {'scores': found})
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])

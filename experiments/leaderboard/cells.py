@@ -1,0 +1,47 @@
+"""The cells of the leaderboard: a row, a column and a seed, each a small file of numbers.
+
+A finished cell is DIR/COLUMN/ROW/SEED.json; it is never run again. What was finished elsewhere comes
+with DIR/leaderboard.json.
+"""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from experiments import provenance
+
+FILE = 'leaderboard.json'
+FLOORS = 'floors'  # the row of rules without a learned memory
+
+
+def path(output: Path, column: str, row: str, seed: int) -> Path:
+    """The file of a cell."""
+    return output / column / row / f'{seed}.json'
+
+
+def finished(output: Path, column: str, row: str, seed: int) -> dict[str, Any] | None:
+    """A finished cell, or None."""
+    return of_row(output, column, row).get(seed)
+
+
+def of_row(output: Path, column: str, row: str) -> dict[int, dict[str, Any]]:
+    """The finished cells of a row and a column by seed."""
+    brought = _brought(output / FILE).get(column, {}).get(row, {})
+    found = {int(seed): cell for seed, cell in brought.items()}
+    for file in (output / column / row).glob('*.json'):
+        found[int(file.stem)] = json.loads(file.read_text())
+    return dict(sorted(found.items()))
+
+
+def save(output: Path, column: str, row: str, seed: int, cell: dict[str, Any]) -> None:
+    """Writes a cell at once, so that it is whole or not there."""
+    file = path(output, column, row, seed)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    provenance.save(file, cell, [seed])
+
+
+@functools.lru_cache(maxsize=1)
+def _brought(file: Path) -> dict[str, Any]:
+    """The cells of `leaderboard.json` as it was when the program began; {} if there is none."""
+    return json.loads(file.read_text()) if file.exists() else {}

@@ -1,0 +1,106 @@
+"""The columns of the leaderboard: what is tested of a row that was trained on the task of a column."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Asked(NamedTuple):
+    """A test, on documents that hold more or are longer than those of the training.
+
+    Attributes:
+      table: of its column, a key of `Column.titles`.
+      size: its place in the table.
+      task: fields of `config.data.task` that differ.
+      chance: what who knows nothing scores. Where a smaller size of the table is within `ABOVE` of it,
+        larger ones are not asked, and count with what that one had. None = all are asked.
+      reset: asked again with the memory reset before every segment.
+    """
+
+    table: str
+    size: str
+    task: dict[str, Any]
+    chance: float | None = None
+    reset: bool = False
+
+
+class Column(NamedTuple):
+    """A column of the leaderboard.
+
+    Attributes:
+      name: of `--columns=NAME`, and of `configs/leaderboard.py:task=`, but for `novels` and `speed`.
+      titles: of its tables: key of its scores to words.
+      scored: `BITS`, `ANSWERS` or '' (times).
+      asked: the tests, for a configuration and a size of the backbone.
+      not_asked: what its mark of seeds that were not asked means.
+      old: its cells are shown, and no more are run.
+    """
+
+    name: str
+    titles: dict[str, str]
+    scored: str
+    asked: Callable[[Any, str], list[Asked]] = lambda config, size: []
+    not_asked: str = ''
+    old: bool = False
+
+    @property
+    def task(self) -> str:
+        """Of `configs/leaderboard.py:task=`."""
+        return {'novels': 'text', 'speed': 'mqar'}.get(self.name, self.name)
+
+
+ANSWERS, BITS = 'right answers, %', 'bits per byte'
+ABOVE = 0.05  # what a score must have more than chance, or larger sizes are not asked
+# MQAR, by size of the backbone: tokens and pairs.
+PAIRS = {
+    'tiny': ((32, 4), (64, 8), (128, 16), (256, 32), (512, 60)),
+    '': ((128, 8), (256, 16), (512, 32), (1024, 64), (2048, 128)),
+}
+# The surface: 96 answers or more near the list, one document per lane from `FAR` on, few at the end.
+KEYS = (1, 4, 16, 64)  # of a document
+DISTANCES = (64, 256, 1024, 4096, 16_384, 65_536, 1_048_576)
+FAR, FARTHEST, FEW, LEAST_ANSWERS = 16_384, 1_048_576, 8, 96
+GUESSING = (
+    'they had less than half of the answers at the distance before: they count as guessing, 10 %.'
+)
+NEAR_CHANCE = (
+    'they were within 5 points of chance (naming any value of the document; for one key, of all) at a '
+    'shorter distance: they count with what they had there.'
+)
+
+
+def by_pairs(config: Any, size: str) -> list[Asked]:
+    """Documents of MQAR with fewer and more pairs than in training."""
+    return [
+        Asked('mqar', f'{length} x {pairs}', dict(sizes=((length, pairs),)), reset=True)
+        for length, pairs in PAIRS[size]
+    ]
+
+
+def surface(config: Any, size: str) -> list[Asked]:
+    """Documents that list some keys, wait for some tokens, and ask for all keys."""
+    lanes, words = config.evaluate.num_lanes, config.data.task.num_words
+    asked = []
+    for keys in KEYS:
+        chance = 1 / keys if keys > 1 else 2 / words
+        for distance in DISTANCES:
+            documents = max(lanes, LEAST_ANSWERS // keys) if distance < FAR else lanes
+            documents = min(documents, FEW) if distance >= FARTHEST else documents
+            task = dict(sizes=((4 * keys, keys),), distances=(distance,), eval_documents=documents)
+            asked.append(Asked(str(keys), str(distance), task, chance))
+    return asked
+
+
+SURFACE = {str(keys): f'Recall: {keys} key{"s" * (keys > 1)}' for keys in KEYS}
+OLD = dict(passkey='Passkey (old)', needles='Needles (old)', copy='Copy of four digits (old)')
+COLUMNS = {
+    column.name: column
+    for column in (
+        Column('speed', {'speed': 'Time'}, ''),
+        Column('mqar', {'mqar': 'MQAR'}, ANSWERS, by_pairs),
+        Column('surface', SURFACE, ANSWERS, surface, NEAR_CHANCE),
+        Column('stdlib', {'stdlib': "Python's standard library"}, BITS),
+        Column('novels', {'novels': 'Novels'}, BITS),
+        Column('recall', OLD, ANSWERS, not_asked=GUESSING, old=True),
+    )
+}
+RUN = [name for name, column in COLUMNS.items() if not column.old]  # the columns of the command
