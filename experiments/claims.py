@@ -250,7 +250,12 @@ def main(given: list[str]) -> int:
             print('This is no git checkout, so nobody knows which numbers are older than the code.')
         again: dict[str, list[str]] = {}
         for claim in claims():
-            for run in origins(claim) if stale(claim) else ():
+            try:
+                runs = origins(claim) if stale(claim) else []
+            except Missing as error:
+                print(f'# {claim.name}: cells missing: {error}')
+                continue
+            for run in runs:
                 again.setdefault(run['command'], []).append(claim.name)
         for command, names in again.items():
             print(f'{command}  # {", ".join(dict.fromkeys(names))}')

@@ -128,6 +128,8 @@ def test_verdicts_and_exit_codes(one, monkeypatch, capsys):
     ):
         one(**cells)
         assert claims.main([]) == 1 and said in capsys.readouterr().out
+    assert claims.main(['--stale']) == 0
+    assert capsys.readouterr().out.startswith('# one: cells missing')
 
 
 def test_commands_that_measure_stale_cells_again(one, monkeypatch, capsys):
