@@ -46,8 +46,8 @@ CONFIGS = 'configs'
 CONFIGS_MAY = tuple(
     f'{PACKAGE}.{room}'
     for room in (
-        'config', 'errors', 'data.tasks', 'hosts.classifiers', 'hosts.data', 'hosts.grafting',
-        'lifelong.settings', 'agents.settings',
+        'config', 'errors', 'data.sets', 'data.tasks', 'hosts.classifiers', 'hosts.data',
+        'hosts.grafting', 'lifelong.settings', 'agents.settings',
     )
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
     attention_sinks,
+    babi,
     compressive_transformer_conv,
     decayed,
     delta,
@@ -34,7 +35,9 @@ from tests.parity_systems import (
     memformer,
     memorizing_transformer,
     memsizer,
+    mqar,
     pkm,
+    ruler,
     t5_relative_bias,
     transformer_sequential,
     transformer_xl,
@@ -70,7 +73,11 @@ SYSTEMS = {
 # Benchmarks whose samples are generated again: name -> module in `parity_systems` with `knows(path)`,
 # whether a file is of it, and `check(path)`, a generator of (name, ours, reference): both are arrays, or
 # both are texts, which must be equal.
-BENCHMARKS: dict[str, ModuleType] = {}
+BENCHMARKS: dict[str, ModuleType] = {
+    'ruler': ruler,
+    'babi': babi,
+    'mqar': mqar,
+}
 TOLERANCE = 1e-4
 LARGEST = 1 << 31  # bytes of all arrays
 

@@ -8,6 +8,7 @@ from longmem_jax.data.documents import Source
 from longmem_jax.data.folders import Folders
 from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
 from longmem_jax.data.stdlib import StandardLibrary
+from longmem_jax.data.tasks.registry import Task
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.registry import Registry
 
@@ -26,6 +27,7 @@ class DataSource(NamedTuple):
       scores: 'module:function' of its own scores: (experiment, parameters, split, progress) to results
         by name, as JSON; '' = none.
       require: 'module:function': raises `UsageError` for a config whose scores lack a package.
+      task: (`config.data`, tokenizer) to rules to compare models with, in place of n-grams; None = none.
     """
 
     texts: Callable[[Any, str], Source]
@@ -35,6 +37,7 @@ class DataSource(NamedTuple):
     sampled: bool = True
     scores: str = ''
     require: str = ''
+    task: Callable[[Any, Any], Task] | None = None
 
 
 def _text(data: Any, split: str) -> Source:
@@ -55,8 +58,11 @@ SOURCES: Registry[DataSource] = Registry(
         'parallel': DataSource(
             lambda data, split: PairTexts(load_pairs(data, split)), PairCorpus, reads='pairs'
         ),
+        'ruler': 'longmem_jax.data.sets.ruler.source:SOURCE',
+        'babilong': 'longmem_jax.data.sets.babilong.source:SOURCE',
         'passkey': 'longmem_jax.data.sets.passkey:SOURCE',
         'second_reading': 'longmem_jax.data.sets.second_reading:SOURCE',
+        'stories': 'longmem_jax.data.sets.stories:SOURCE',
     },
     kind='source',
     brought='sources',

@@ -17,7 +17,9 @@ import numpy as np
 from longmem_jax.data import lanes
 from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 from longmem_jax.data.order import circles, shared_out
+from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS, Task
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation.ngrams import NGrams, stream
 from longmem_jax.evaluation.result import lanes_text, scored_text, segment_text
@@ -71,8 +73,8 @@ def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyC
         total,
     )
     lengths = corpus.lengths()
-    if config.data.source in TASKS:
-        task = TASKS[config.data.source]
+    task = _task(config.data, corpus.tokenizer)
+    if task is not None:
         scores = _of_task(
             task,
             config.data.task.to_dict(),
@@ -103,6 +105,14 @@ def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyC
         settings_of(config, split),
         scores,
     )
+
+
+def _task(data: Any, tokenizer: Tokenizer) -> Task | None:
+    """The task whose rules are the players; None for texts."""
+    if data.source in TASKS:
+        return TASKS[data.source]
+    make = SOURCES[data.source].task
+    return make(data, tokenizer) if make else None
 
 
 def settings_of(config: Any, split: str) -> str:
