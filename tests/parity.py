@@ -18,6 +18,7 @@ import numpy as np
 from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
+    attention_sinks,
     compressive_transformer_conv,
     decayed,
     delta,
@@ -54,6 +55,7 @@ SYSTEMS = {
     'mem_transformer': mem_transformer.check,
     'memsizer': memsizer.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
+    'attention_sinks': attention_sinks.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
