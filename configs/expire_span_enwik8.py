@@ -7,7 +7,8 @@ then continue with `--config.train.num_steps=110000 --config.optimizer.learning_
 0.02 more in validation without LayerDrop, `--config.model.layer_drop=0`. `:one_gpu` is the released
 script for one GPU, 8 layers of 256 with spans up to 4k; nothing is published.
 `:memory=transformer_xl|adaptive_span|compressive` are the paper's baselines, all on the same
-backbone; `transformer_xl_dai` is that of Dai et al. `:tiny` is for two cores.
+backbone; `transformer_xl_dai` is that of Dai et al. `:tiny` is for two cores; `:small`, on Python's
+standard library, is for several spans side by side (`:small,span=64`).
 
 Not the paper's: `capacity`: the paper reserves nothing in advance; 4,096 memories per layer and
 lane are more than twice the first spans and four times the mean that the paper reports on PG-19.
@@ -24,8 +25,8 @@ give `num_heads`, `initial_share`, `shorten`, `num_lanes`, `segment_length`, `cl
 from typing import Any
 
 from longmem_jax.config.base import base, size, two_cores
-from longmem_jax.config.variants import variant
-from longmem_jax.configs._span_comparison import compared
+from longmem_jax.config.variants import variant, whole_number
+from longmem_jax.configs._span_comparison import compared, set_reach
 
 
 def backbone():
@@ -108,6 +109,32 @@ def get_config(arg=''):
             )
         )  # fmt: skip
 
+    def small(config):
+        """2 layers of 64 in segments of 32, two minutes on one core: for curves over spans."""
+        tiny_backbone(config)
+        size(config, layers=2, width=64, heads=4, feed_forward=256)
+        model.pre_norm = model.final_norm = True
+        model.token_shift = 'half'
+        config.data.source = 'stdlib'
+        config.optimizer.schedule, config.optimizer.learning_rate = 'cosine', 3e-3
+        config.optimizer.clip_norm = 1.0
+        config.train.num_steps, config.train.evaluate_every = 1000, 500
+        config.train.segment_length = config.evaluate.segment_length = 32
+        config.generate.sample_length = 0
+        memories.update(
+            compared(
+                block=32, span=256, ramp=32, xl=128, compressed=256,
+                expire_loss=1e-4, adaptive_loss=1e-5, adaptive_share=0.5, num_sizes=3,
+                initial_share=0.5,
+            )
+        )  # fmt: skip
+
+    def span(config, value):
+        """Another longest span of the memories, that of `memory=transformer_xl` too."""
+        longest = whole_number('span', value)
+        set_reach(memories, longest)
+        memories['transformer_xl'].fields['max_span'] = longest
+
     return variant(
         config,
         arg,
@@ -116,4 +143,6 @@ def get_config(arg=''):
         large=large,
         one_gpu=one_gpu,
         tiny=tiny,
+        small=small,
+        span=span,
     )

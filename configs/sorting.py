@@ -7,9 +7,9 @@ paper's sorting does not have. The memories of the paper's Figure 3: `:memory=tr
 `:memory=compressive` (1,024 + 1,024), `:memory=infinity_former` (1,024 + continuous). The paper tries
 compression rates of 2 at 4,000 tokens, 2 to 6 at 8,000 and 2 to 12 at 16,000, and does not say which it
 shows; `:rate=2` chooses one. `:no_reconstruction` is its compression without the auxiliary loss: the
-convolution then stays as it was initialised, since nothing else trains it. `:tiny` sorts 256 tokens of
-6 kinds, for two cores, where the continuous memory has places and widths to begin with. The data is
-generated.
+convolution then stays as it was initialised, since nothing else trains it. `:equal_state` gives both
+windows as many bytes as the infinity-former has. `:tiny` sorts 256 tokens of 6 kinds, for two cores,
+where the continuous memory has places and widths to begin with. The data is generated.
 
 Not the paper's: `rate`, the largest of its range that divides the segment, 4 at 8,000 tokens and 8 at
 16,000. `num_samples`, `ridge`, `sigma_sq_min`, `d_model`, `d_feed_forward`, `dropout` and `clip_norm`
@@ -160,6 +160,14 @@ def get_config(arg=''):
     def no_reconstruction(config):
         memories['compressive'].loss_weights = dict(compression=0.0)
 
+    def equal_state(config):
+        """Windows of as many vectors as the infinity-former keeps: short-term, functions, waiting."""
+        fields = continuous.fields
+        waiting = 2 * fields.get('write_length', config.train.segment_length)
+        half = (fields['memory_length'] + fields['num_basis'] + waiting) // 2
+        memories['transformer_xl'].fields.update(memory_length=2 * half)
+        memories['compressive'].fields.update(memory_length=half, compressed_length=half)
+
     return variant(
         config,
         arg,
@@ -170,4 +178,5 @@ def get_config(arg=''):
         length=length,
         rate=rate,
         no_reconstruction=no_reconstruction,
+        equal_state=equal_state,
     )

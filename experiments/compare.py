@@ -123,7 +123,8 @@ def _process(module: str, given: list[str], folder: Path) -> float:
     with open(folder / 'log.txt', 'w') as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
-    if status:
+        process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
+    if process.returncode:
         raise SystemExit(f'failed: {" ".join(command)}\nsee {folder / "log.txt"}')
     return usage.ru_maxrss / 1024
 

@@ -7,6 +7,7 @@ train a model that is kept.
 import collections
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, to_devices
 from longmem_jax.training import step as train_step
+from longmem_jax.training.warm_start import warm_start
 
 LOOKED = 25  # steps from one look at them to the next
 ONE_DEVICE = dict(data=1, fsdp=1, tensor=1, memory=1)
@@ -84,13 +86,22 @@ class Trainer:
         config.data.seed = config.train.seed = seed
         return dataclasses.replace(self.shared, config=config)
 
-    def train(self, seed: int, enough: float | None, recent: int) -> Trained:
+    def train(
+        self,
+        seed: int,
+        enough: float | None,
+        recent: int,
+        begin: Any = None,
+        watch: Callable[[int, Any], None] = lambda step, params: None,
+    ) -> Trained:
         """Trains until it is decided, or for all steps of the config.
 
         Args:
           seed: of the parameters and of the data.
           enough: share of right answers that ends the training; None = never.
           recent: steps whose answers must be right for that.
+          begin: trained parameters to begin with, where the names are the same; None = none.
+          watch: called with step and parameters before the first step and every `LOOKED` steps.
         """
         experiment = self.seeded(seed)
         settings = experiment.config.train
@@ -106,6 +117,9 @@ class Trainer:
             cursor=None,
         )
         state, waiting, lines = self._initial(seed), [], []
+        if begin is not None:
+            state = state.replace(params=warm_start(state.params, begin, 'begin', print))
+        watch(0, state.params)
         shares = collections.deque(maxlen=recent // LOOKED)
         for step in range(1, settings.num_steps + 1):
             state, metrics = self._step(state, *to_devices(experiment, *next(source)))
@@ -115,6 +129,7 @@ class Trainer:
             means = jax.tree.map(lambda *values: float(np.mean(values)), *jax.device_get(waiting))
             waiting = []
             lines.append({'step': step, **means, **_numbers(metrics)})
+            watch(step, state.params)
             if step % 100 == 0:
                 print(lines[-1], flush=True)
             shares.append(means['accuracy'])

@@ -60,6 +60,21 @@ def AdaptiveSpan(
 ) -> Layer:
     """Attention within learned spans."""
 
+def AttentionSinks(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    memory_length: int = 1024,
+    sinks: int = 4,
+    position: str = 'rotary',
+    gradients: bool = False,
+    block_size: int = 0,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """Attention to the first tokens of the document, the last ones, and the segment."""
+
 def CompressiveTransformer(
     *,
     d_model: int,
@@ -414,6 +429,24 @@ def ProductKeyMemory(
     **settings: Unpack[Settings],
 ) -> Layer:
     """A feed-forward layer with a large number of slots."""
+
+def RWKV7(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 64,
+    carry: bool = True,
+    gradients: bool = True,
+    decay_rank: int = 64,
+    erase_rank: int = 64,
+    value_rank: int = 32,
+    gate_rank: int = 128,
+    epsilon: float = 0.00064,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A matrix per head that fades by channel, erases one vector and writes another."""
 
 def RetNet(
     *,

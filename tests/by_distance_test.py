@@ -2,13 +2,15 @@
 
 import itertools
 import json
+import math
+import sys
 
 import numpy as np
 import pytest
 
 from configs import collision as collision_config
 from configs import copy, instruction
-from experiments.expire_span import by_distance, size
+from experiments.expire_span import along, by_distance, size
 from longmem_jax.data.tasks.registry import TASKS
 
 
@@ -64,18 +66,52 @@ def test_the_ramp_of_short_spans_is_short():
 
 def test_points_are_those_of_all_seeds(tmp_path):
     for seed in range(2):
-        folder = tmp_path / 'spans' / str(seed)
-        folder.mkdir(parents=True)
-        numbers = {'memory_size': 20 + seed, 'test': {'exact_match': 0.5, 'answers': 8}}
-        (folder / 'numbers.json').write_text(json.dumps(numbers))
+        finished(tmp_path / 'spans' / str(seed), 20 + seed, exact_match=0.5, answers=8)
     points, heading = size.points(tmp_path / 'spans')
-    assert points == [(20, 50.0), (21, 50.0)]
-    (axes,) = size.draw({'Expire-Span': [points, [(30, 70.0)]]}, heading).axes
-    assert axes.get_ylabel() == 'test exact match, %'
-    assert axes.lines[0].get_xydata().tolist() == [[20.5, 50.0], [30.0, 70.0]]
+    assert points == [(60, 4, 50.0), (63, 4, 50.0)]
+    held, reserved = size.draw({'Expire-Span': [points, [size.Point(90, 6, 70.0)]]}, heading).axes
+    assert held.get_ylabel() == 'test exact match, %'
+    assert held.lines[0].get_xydata().tolist() == [[61.5, 50.0], [90.0, 70.0]]
+    assert reserved.lines[0].get_xydata().tolist() == [[4.0, 50.0], [6.0, 70.0]]
     with pytest.raises(SystemExit, match='no finished runs'):
         size.points(tmp_path)
-    numbers = {'memory_size': 20, 'test': {'bits_per_byte': 3.25, 'num_bytes': 100, 'answers': 0}}
-    (tmp_path / 'text/0').mkdir(parents=True)
-    (tmp_path / 'text/0/numbers.json').write_text(json.dumps(numbers))
-    assert size.points(tmp_path / 'text') == ([(20, 3.25)], 'bits/byte')
+    for name, value, num_bytes in (('bits_per_byte', 3.25, 100), ('perplexity', 40.5, 0)):
+        test = {name: value, 'num_bytes': num_bytes, 'answers': 0}
+        finished(tmp_path / name / '0', 20, **test)
+        assert size.points(tmp_path / name)[0] == [(60, 4, value)]
+    finished(tmp_path / 'mixed/0', 20, ['expire_span', 'local'], **test)
+    with pytest.raises(SystemExit, match='several kinds'):
+        size.points(tmp_path / 'mixed')
+
+
+def finished(folder, memory_size, attention=('expire_span',) * 3, **test):
+    """What `experiments.compare` leaves of a seed."""
+    folder.mkdir(parents=True)
+    numbers = {'memory_size': memory_size, 'state_bytes': 4000, 'test': test}
+    (folder / 'numbers.json').write_text(json.dumps(numbers))
+    (folder / 'config.json').write_text(json.dumps({'model': {'attention': attention}}))
+
+
+def test_losses_along_a_text(tmp_path, monkeypatch, capsys):
+    """A first token without a loss is left out, and so is what a part lacks; seeds are means."""
+    for seed in range(2):
+        nats = [None, *(math.log(2) * (1 + seed) for _ in range(4))]
+        lines = [json.dumps({'position': n, 'nats': each}) for n, each in enumerate(nats)]
+        (tmp_path / f'{seed}.jsonl').write_text('\n'.join(lines))
+    (tmp_path / 'short.jsonl').write_text(lines[1])
+    one, two, short = (f'{tmp_path}/{name}.jsonl' for name in ('0', '1', 'short'))
+    figure = tmp_path / 'figure.png'
+
+    def run(*runs):
+        monkeypatch.setattr(sys, 'argv', ['along', '--every=2', f'--output={figure}', *runs])
+        along.main()
+
+    run(f'both={one},{two}', f'cut={one}')
+    assert capsys.readouterr().out.splitlines() == [
+        '| from token | both | cut |',
+        '| --- | --- | --- |',
+        *(f'| {start} | 1.500 (1.000 - 2.000) | 1.000 |' for start in (0, 2, 4)),
+    ]
+    assert figure.stat().st_size
+    with pytest.raises(SystemExit, match='different texts: 1, 5 tokens'):
+        run(f'a={one}', f'b={short}')

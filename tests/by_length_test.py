@@ -1,10 +1,16 @@
-"""The table and the figure of sorting by length; nothing is trained."""
+"""The table and the figure of sorting by length, and states of equal bytes; nothing is trained."""
 
 import json
+import math
 
+import jax
 import numpy as np
+import pytest
 
+from configs import sorting
 from experiments.infinity_former import by_length
+from longmem_jax.config import checks
+from longmem_jax.models.kinds import make_model
 
 
 def test_runs_and_rules_stand_side_by_side(tmp_path, monkeypatch):
@@ -18,8 +24,9 @@ def test_runs_and_rules_stand_side_by_side(tmp_path, monkeypatch):
                 folder = tmp_path / memory / str(length) / str(seed)
                 folder.mkdir(parents=True)
                 numbers = dict(
-                    test=dict(accuracy=share), reset=dict(accuracy=0.25), state_bytes=1000 * length
-                )
+                    test=dict(accuracy=share), reset=dict(accuracy=0.25), state_bytes=1000 * length,
+                    parameters=7, run=dict(seeds=[seed]),
+                )  # fmt: skip
                 (folder / 'numbers.json').write_text(json.dumps(numbers))
     for length, seen in ((256, (0.4, 1.0)), (512, (0.4, 0.5, 1.0))):
         names = ('the question', '64 tokens more', 'everything')
@@ -57,3 +64,24 @@ def test_runs_and_rules_stand_side_by_side(tmp_path, monkeypatch):
     dashed = {line.get_label(): line for line in axes.lines if line.get_linestyle() == '--'}
     np.testing.assert_allclose(dashed['counts: the question'].get_ydata(), [40, 40])
     assert 'counts: everything' not in dashed
+    saved = json.loads((tmp_path / 'by_length.json').read_text())
+    assert saved['transformer_xl']['512'][1] == dict(
+        run=dict(seeds=[1]), parameters=7, state_bytes=512_000, test=0.4, reset=0.25
+    )
+    assert saved['rules']['counts: the question'] == {'256': 0.4, '512': 0.4}
+
+
+@pytest.mark.parametrize('length', [256, 512, 1024])
+def test_states_are_equal_if_asked_for(length):
+    def state_bytes(memory):
+        config = sorting.get_config(f'tiny,length={length},memory={memory}')
+        checks.require_runnable(config, 1)
+        model = make_model(config.model, config.train.segment_length)
+        state = jax.eval_shape(lambda: model.apply({}, 1, method='initial_state'))
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+    functions = state_bytes('infinity_former')
+    for memory in ('transformer_xl', 'compressive', 'compressive,no_reconstruction'):
+        windows = state_bytes(f'{memory},equal_state')
+        assert abs(windows / functions - 1) < 0.02, f'{memory}: {windows}, not {functions}'
+        assert state_bytes(memory) < 0.6 * functions

@@ -46,6 +46,16 @@ def host_copy(name, tmp_path, **attributes):
         return dict(file)
 
 
+@pytest.mark.parametrize('changed', ['inputs', 'labels'])
+def test_a_wrong_sample_of_mqar_fails(changed, tmp_path):
+    with np.load(FOLDER / 'mqar/case_64x4.npz') as file:
+        arrays = dict(file)
+    arrays[changed][99, -1] += 1
+    np.savez(tmp_path / 'case.npz', **arrays)
+    errors = {name: error for name, error, tolerance in compare(tmp_path / 'case.npz')}
+    assert errors == {f'{n}, differing': float(n == changed) for n in ('inputs', 'labels')}
+
+
 @pytest.mark.slow
 def test_a_text_may_be_longer_than_a_host_was_trained_for(tmp_path):
     """Rotary positions have no end: the reference sees all of it."""

@@ -18,6 +18,8 @@ import numpy as np
 from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
+    attention_sinks,
+    babi,
     compressive_transformer_conv,
     decayed,
     delta,
@@ -33,6 +35,7 @@ from tests.parity_systems import (
     memformer,
     memorizing_transformer,
     memsizer,
+    mqar,
     pkm,
     ruler,
     t5_relative_bias,
@@ -55,6 +58,7 @@ SYSTEMS = {
     'mem_transformer': mem_transformer.check,
     'memsizer': memsizer.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
+    'attention_sinks': attention_sinks.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
@@ -71,6 +75,8 @@ SYSTEMS = {
 # both are texts, which must be equal.
 BENCHMARKS: dict[str, ModuleType] = {
     'ruler': ruler,
+    'babi': babi,
+    'mqar': mqar,
 }
 TOLERANCE = 1e-4
 LARGEST = 1 << 31  # bytes of all arrays

@@ -20,6 +20,15 @@ def test_only_attention_keeps_a_vector():
     np.testing.assert_allclose(sticky_room.left('none', 0.0, 0.05, 0.5)[:2], [0.5, 0.25], atol=0.01)
 
 
+@pytest.mark.parametrize('share', [0.125, 0.25, 0.5])
+def test_a_vector_lasts_where_attention_is_narrower_than_said(share):
+    limit = sticky_room.widest(share, 0.5)
+    at = [sticky_room.WRITES.index(number) for number in (1, 16)]
+    for factor, lasts in ((0.7, True), (1.5, False)):
+        once, later = np.asarray(sticky_room.left('quantile', share, factor * limit, 0.5))[at]
+        assert (later > once) == lasts, f'{factor} times the widest: {once} left, then {later}'
+
+
 @pytest.mark.parametrize('kind', ['sampled', 'sampled_inside'])
 def test_random_positions_keep_it_on_average_for_a_while(kind):
     runs = [sticky_room.left(kind, 0.125, 0.05, 0.5, seed) for seed in range(4)]

@@ -137,18 +137,12 @@ def draw_utterances(utterances: list[Utterance], path: Path) -> Figure:
     return figure
 
 
-def draw_regression(
-    counts: tuple[int, ...],
-    errors: dict[str, list[float]],
-    accuracy: dict[int, float],
-    path: Path,
-) -> Figure:
+def draw_regression(counts: tuple[int, ...], errors: dict[str, list[float]], path: Path) -> Figure:
     """Draws the error of the regression by the number of basis functions.
 
     Args:
       counts: numbers of basis functions.
       errors: kind of write to the relative squared error for each of them.
-      accuracy: number of functions to test accuracy, of finished runs; may be empty.
       path: PNG to write.
     """
     figure, (axes,) = _figure(1, 3.6)
@@ -158,11 +152,6 @@ def draw_regression(
     axes.set_xlabel('basis functions')
     axes.set_ylabel('relative squared error')
     axes.grid(alpha=0.3)
-    if accuracy:
-        right_axes = axes.twinx()
-        percent = [100 * share for share in accuracy.values()]
-        right_axes.plot(list(accuracy), percent, marker='s', color='C3', label='accuracy')
-        right_axes.set_ylabel('test accuracy, %')
     figure.legend(loc='outside upper center', ncols=3)
     figures.save(figure, path)
     return figure

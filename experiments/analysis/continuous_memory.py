@@ -8,12 +8,9 @@ Reads a text through the newest checkpoint of the workdir and draws
 - space.png: share of the memory of each token, with and without sticky memories, and where writes
   begin (arXiv Figs. 6, 9); phrases.txt: the phrases with the largest shares;
 - predictions.png: what the predictions that gain most from the memory attend to (Fig. 5);
-- regression.png: error of the regression, as the model writes, against the number of basis functions
-  (ACL Fig. 3, right); with `--compare=DIR,DIR` also the test accuracy of finished runs that differ in
-  this number.
+- regression.png: error of the regression, as the model writes, against the number of basis functions.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +42,6 @@ CONTEXT = 16  # tokens shown on either side
 if __name__ == '__main__':
     _TEXT = flags.DEFINE_string('text', '', 'Text, or @FILE.')
     _OUTPUT = flags.DEFINE_string('output', 'continuous_memory', 'Folder of the figures.')
-    _COMPARE = flags.DEFINE_list('compare', [], 'Folders of finished runs, to show their accuracy.')
 
 
 @flax.struct.dataclass
@@ -251,46 +247,22 @@ def regression_errors(
     return errors
 
 
-def accuracies(workdirs: list[str]) -> dict[int, float]:
-    """Mean test accuracy of finished runs by their number of basis functions.
-
-    Raises:
-      UsageError: a folder without results, or of a run without infinity-former.
-    """
-    by_count = {}
-    for workdir in workdirs:
-        paths = [Path(workdir) / name for name in ('results.json', 'config.json')]
-        for path in paths:
-            if not path.exists():
-                raise UsageError(f'--compare: {path} is missing; give folders of finished runs.')
-        results, config = (json.loads(path.read_text()) for path in paths)
-        if 'infinity_former' not in config['model']:
-            raise UsageError(f'--compare: {workdir} is not a run of an infinity-former.')
-        count = config['model']['infinity_former']['num_basis']
-        by_count.setdefault(count, []).append(results['test']['accuracy'])
-    return {count: float(np.mean(by_count[count])) for count in sorted(by_count)}
-
-
-def continuous_memory(
-    experiment: Experiment, text: bytes, output: Path, compare: list[str]
-) -> dict[str, Path]:
+def continuous_memory(experiment: Experiment, text: bytes, output: Path) -> dict[str, Path]:
     """Draws the figures of a text.
 
     Args:
       experiment: a trained experiment.
       text: the text to read.
       output: folder of the figures.
-      compare: folders of finished runs, for their accuracy.
 
     Returns:
       Name to path of every figure.
 
     Raises:
-      UsageError: no checkpoint, or as in `read_text` and `accuracies`.
+      UsageError: no checkpoint, or as in `read_text`.
     """
     params, _ = experiment.restore_parameters()
     tokenizer, model = experiment.tokenizer, experiment.evaluation_model
-    accuracy = accuracies(compare)
     tokens = np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
     reading = read_text(model, params, tokens)
     fields, length = memory_positions.fields_of(model), model.segment_length
@@ -319,16 +291,14 @@ def continuous_memory(
         -1, : memory_positions.first_length(fields) + 8 * fields['write_length']
     ]
     errors = regression_errors(vectors, fields, counts)
-    figures.draw_regression(counts, errors, accuracy, paths['regression'])
+    figures.draw_regression(counts, errors, paths['regression'])
     return paths
 
 
 def _main(experiment: Experiment) -> None:
     if not _TEXT.value:
         raise UsageError('--text= is missing: a text, or @FILE.')
-    paths = continuous_memory(
-        experiment, read_prompt(_TEXT.value), Path(_OUTPUT.value), _COMPARE.value
-    )
+    paths = continuous_memory(experiment, read_prompt(_TEXT.value), Path(_OUTPUT.value))
     for name, path in paths.items():
         print(f'{name}: {path}')
 

@@ -1,13 +1,17 @@
 """How long each word of a text is remembered: expire-spans drawn over the text.
 
 python -m experiments.analysis.expire_spans --config=configs/NAME.py[:variant] --workdir=DIR \
-    --text=@FILE --output=spans.png [--layer=1] [--characters=1200]
+    --text=@FILE --output=spans.png [--layer=1] [--characters=1200] [--replace='OLD=NEW,OLD=NEW']
 
 Reads the text from its beginning with the newest checkpoint of the workdir and draws its last
-characters, each coloured by the span of its token, as in Figures 7 and 8 of Sukhbaatar et al. (2021).
+characters, each coloured by the span of its token, as in Fig. 8a of Sukhbaatar et al. (2021).
+`--replace` draws the text again for every pair, with NEW wherever it has OLD, and prints the mean span
+of OLD and of NEW (Fig. 8b, c). With OLD=OLD NEW something is inserted.
 """
 
 import codecs
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ if __name__ == '__main__':
     _TEXT = flags.DEFINE_string('text', '', 'Text, or @FILE.')
     _OUTPUT = flags.DEFINE_string('output', 'expire_spans.png', 'PNG to write.')
     _LAYER = flags.DEFINE_integer('layer', -1, 'Expire-Span layer from 0; -1 = the most varied.')
+    _REPLACE = flags.DEFINE_list('replace', [], 'OLD=NEW: draw the text with NEW for OLD, too.')
     _CHARACTERS = flags.DEFINE_integer('characters', 1200, 'Number of last characters to draw.')
 
 
@@ -101,44 +106,75 @@ def by_character(tokenizer: Any, tokens: np.ndarray, spans: np.ndarray) -> tuple
     return ''.join(characters), np.asarray(values)
 
 
-def draw(characters: str, values: np.ndarray, title: str) -> matplotlib.figure.Figure:
-    """Draws lines of 80 characters, each on the colour of its span; the scale is logarithmic.
+def replaced(text: bytes, pair: str) -> tuple[bytes, str, str]:
+    """The text with NEW wherever it has OLD, and both, from 'OLD=NEW'.
+
+    Raises:
+      UsageError: another form, or a text without OLD.
+    """
+    old, equals, new = pair.partition('=')
+    if not (old and equals and new):
+        raise UsageError(f'--replace={pair}: must be OLD=NEW.')
+    if old.encode() not in text:
+        raise UsageError(f'--replace={pair}: the text has no {old!r}.')
+    return text.replace(old.encode(), new.encode()), old, new
+
+
+def span_of(words: str, characters: str, values: np.ndarray) -> float:
+    """The mean of `values` [characters] over every occurrence of `words`, which must be there."""
+    starts = [found.start() for found in re.finditer(re.escape(words), characters)]
+    return float(np.mean([values[at : at + len(words)] for at in starts]))
+
+
+def draw(panels: list[tuple[str, np.ndarray, str]]) -> matplotlib.figure.Figure:
+    """Draws texts in lines of 80 characters, each on the colour of its span; the scale is logarithmic.
 
     Args:
-      characters: the text; line ends are drawn as arrows.
-      values: float [characters], spans in tokens.
-      title: of the figure.
+      panels: every text, float [characters], spans in tokens, and a title. Line ends are arrows.
+        All have one scale.
     """
-    rows = max(-(-len(characters) // COLUMNS), 1)
-    grid = np.full((rows * COLUMNS,), np.nan)
-    grid[: len(values)] = np.maximum(values, 1.0)
-    figure = figures.figure(11, 0.9 + 0.24 * rows)
-    axes = figure.subplots()
-    low, high = np.nanmin(grid), np.nanmax(grid)
+    grids = []
+    for characters, values, _ in panels:
+        grids.append(np.full((max(-(-len(characters) // COLUMNS), 1) * COLUMNS,), np.nan))
+        grids[-1][: len(values)] = np.maximum(values, 1.0)
+    rows = [len(grid) // COLUMNS for grid in grids]
+    figure = figures.figure(11, 0.9 * len(panels) + 0.24 * sum(rows))
+    every = np.concatenate(grids)
+    low, high = np.nanmin(every), np.nanmax(every)
     scale = matplotlib.colors.LogNorm(low, max(high, low * 1.01))
-    image = axes.imshow(
-        grid.reshape(rows, COLUMNS), norm=scale, cmap='YlOrRd', aspect='auto', alpha=0.85
-    )
-    for position, character in enumerate(characters):
-        shown = {'\n': '\u21b5', '\t': '\u2192', '$': r'\$'}.get(character, character)
-        axes.text(
-            position % COLUMNS,
-            position // COLUMNS,
-            shown,
-            ha='center',
-            va='center',
-            fontsize=7,
-            family='monospace',
+    places = figure.subplots(len(panels), 1, squeeze=False, height_ratios=rows)[:, 0]
+    for axes, (characters, _, title), grid in zip(places, panels, grids, strict=True):
+        image = axes.imshow(
+            grid.reshape(-1, COLUMNS), norm=scale, cmap='YlOrRd', aspect='auto', alpha=0.85
         )
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_title(title, fontsize=9)
-    figure.colorbar(image, ax=axes, label='span, tokens', aspect=max(rows, 5), pad=0.01)
+        for position, character in enumerate(characters):
+            shown = {'\n': '\u21b5', '\t': '\u2192', '$': r'\$'}.get(character, character)
+            axes.text(
+                position % COLUMNS,
+                position // COLUMNS,
+                shown,
+                ha='center',
+                va='center',
+                fontsize=7,
+                family='monospace',
+            )
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_title(title, fontsize=9)
+    figure.colorbar(
+        image, ax=list(places), label='span, tokens', aspect=max(sum(rows), 5), pad=0.01
+    )
     return figure
 
 
 def expire_spans(
-    experiment: Experiment, text: bytes, output: Path, *, layer: int = -1, characters: int = 1200
+    experiment: Experiment,
+    text: bytes,
+    output: Path,
+    *,
+    layer: int = -1,
+    characters: int = 1200,
+    replace: Sequence[str] = (),
 ) -> dict[str, float]:
     """Draws the spans of a text to a PNG.
 
@@ -148,37 +184,51 @@ def expire_spans(
       output: PNG to write.
       layer: number of the Expire-Span layer, from 0; -1 = the one whose spans vary most.
       characters: number of last characters to draw.
+      replace: 'OLD=NEW', changes of the text that are drawn below it.
 
     Returns:
-      Mean and longest span of every layer; keys such as 'layer 0, mean'.
+      Mean and longest span of every layer in the text, keys such as 'layer 0, mean'; for every change
+      the mean span of OLD and of NEW in the layer that is drawn.
 
     Raises:
-      UsageError: no checkpoint, no Expire-Span layer, no such layer, or no text.
+      UsageError: no checkpoint, no Expire-Span layer, no such layer, no text, or a change of what the
+        text does not have.
     """
     if not text:
         raise UsageError('--text= is missing: a text, or @FILE.')
+    changes = [replaced(text, pair) for pair in replace]
     params, _ = experiment.restore_parameters()
     tokenizer = experiment.tokenizer
-    tokens = np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
-    spans = text_spans(experiment.evaluation_model, params, tokens)
+
+    def read(text: bytes) -> tuple[np.ndarray, np.ndarray]:
+        tokens = np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
+        return tokens, text_spans(experiment.evaluation_model, params, tokens)
+
+    tokens, spans = read(text)
     if not -1 <= layer < len(spans):
         raise UsageError(f'--layer={layer}: the Expire-Span layers are 0 to {len(spans) - 1}.')
     if layer < 0:
         layer = int(spans.std(axis=1).argmax())
     shown, values = by_character(tokenizer, tokens[1:], spans[layer, 1:])
-    figure = draw(
-        shown[-characters:],
-        values[-characters:],
+    title = (
         f'Expire-spans of layer {layer}: mean {spans[layer].mean():,.0f}, '
-        f'longest {spans[layer].max():,.0f} tokens',
+        f'longest {spans[layer].max():,.0f} tokens'
     )
+    panels, of_words = [(shown[-characters:], values[-characters:], title)], {}
+    for other, old, new in changes:
+        tokens, others = read(other)
+        changed, others = by_character(tokenizer, tokens[1:], others[layer, 1:])
+        panels.append((changed[-characters:], others[-characters:], f'{new!r} for {old!r}'))
+        of_words[f'layer {layer}, {old!r}'] = span_of(old, shown, values)
+        of_words[f'layer {layer}, {new!r} for {old!r}'] = span_of(new, changed, others)
+    figure = draw(panels)
     output.parent.mkdir(parents=True, exist_ok=True)
     figures.save(figure, output)
     statistics = {}
     for index, layer_spans in enumerate(spans):
         statistics[f'layer {index}, mean'] = float(layer_spans.mean())
         statistics[f'layer {index}, longest'] = float(layer_spans.max())
-    return statistics
+    return statistics | of_words
 
 
 def _main(experiment: Experiment) -> None:
@@ -188,6 +238,7 @@ def _main(experiment: Experiment) -> None:
         Path(_OUTPUT.value),
         layer=_LAYER.value,
         characters=_CHARACTERS.value,
+        replace=_REPLACE.value,
     )
     for name, value in statistics.items():
         print(f'{name}: {value:,.1f} tokens')

@@ -1,16 +1,18 @@
-"""Score against the mean size of the memory, every seed a point (axes of the paper's Figs. 4, 5 and 10).
+"""Score against the size of the memory, every seed a point (axes of the paper's Figs. 4, 5, 6 and 10).
 
 python -m experiments.expire_span.size --output=FILE.png DIR 'LABEL=NAME,NAME,...' 'LABEL=NAME,...'
 
 DIR is the `--output` of `experiments.compare`, NAME the folder of a run in it (its label, '_' for ' ').
-The score is exact match, of texts bits per byte or perplexity. The means over the seeds of the NAMEs of
-a label are joined by a line; with one NAME there is none.
+The score is exact match, of texts bits per byte or perplexity. The left panel has the vectors that are
+held, the right one the bytes that are reserved, both of one lane, summed over layers. The means over the
+seeds of the NAMEs of a label are joined by a line; with one NAME there is none.
 """
 
 import argparse
 import json
 import statistics
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib.figure
 
@@ -18,10 +20,28 @@ from experiments.compare_figures import TASK, metrics_of
 from longmem_jax.reporting import figures
 
 MARKERS = 'osD^vP'
+PANELS = {
+    'held': 'vectors held, all layers of a lane',
+    'kilobytes': 'state reserved, kB, all layers of a lane',
+}
 
 
-def points(folder: Path) -> tuple[list[tuple[float, float]], str]:
-    """(mean size, score on test) of all seeds of a run, and the heading of the score."""
+class Point(NamedTuple):
+    """A seed.
+
+    Attributes:
+      held: vectors of all layers, mean over the last quarter of training.
+      kilobytes: of state.
+      score: on test.
+    """
+
+    held: float
+    kilobytes: float
+    score: float
+
+
+def points(folder: Path) -> tuple[list[Point], str]:
+    """All seeds of a run, and the heading of the score."""
     paths = sorted(folder.glob('*/numbers.json'))
     if not paths:
         raise SystemExit(f'{folder}: no finished runs; give the folder and the names of compare.')
@@ -29,32 +49,39 @@ def points(folder: Path) -> tuple[list[tuple[float, float]], str]:
     shown = metrics_of(found[0]['test'])
     name = 'exact_match' if 'exact_match' in shown else next(iter(shown))
     scale = 100 if name in TASK else 1
-    return [(run['memory_size'], scale * run['test'][name]) for run in found], shown[name]
+    layers = _layers(paths[0].with_name('config.json'))
+    return [
+        Point(layers * run['memory_size'], run['state_bytes'] / 1000, scale * run['test'][name])
+        for run in found
+    ], shown[name]
 
 
-def draw(
-    runs: dict[str, list[list[tuple[float, float]]]], heading: str
-) -> matplotlib.figure.Figure:
+def _layers(path: Path) -> int:
+    """Layers of a model, which are all alike: the size of a memory is a mean over them."""
+    attention = json.loads(path.read_text())['model']['attention']
+    if len(set(attention)) > 1:
+        raise SystemExit(f'{path}: layers of several kinds, {attention}; give runs with one kind.')
+    return len(attention)
+
+
+def draw(runs: dict[str, list[list[Point]]], heading: str) -> matplotlib.figure.Figure:
     """The figure; `runs`: label to the points of its runs, `heading`: of the score."""
-    figure = figures.figure(7, 4.5)
-    axes = figure.subplots()
-    for index, (label, of_label) in enumerate(runs.items()):
-        colour = f'C{index}'
-        for n, seeds in enumerate(of_label):
-            axes.scatter(
-                *zip(*seeds, strict=True),
-                color=colour,
-                marker=MARKERS[index % len(MARKERS)],
-                label='' if n else label,
-            )
-        means = [[statistics.mean(c) for c in zip(*seeds, strict=True)] for seeds in of_label]
-        if len(means) > 1:
-            axes.plot(*zip(*sorted(means), strict=True), color=colour, alpha=0.5)
-    axes.set_xlabel('mean size of the memory, vectors per layer and lane')
-    axes.set_ylabel(f'test {heading}')
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure = figures.figure(11, 4.5)
+    panels = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (name, words) in zip(panels, PANELS.items(), strict=True):
+        for index, (label, of_label) in enumerate(runs.items()):
+            both = [[(getattr(p, name), p.score) for p in seeds] for seeds in of_label]
+            look = dict(color=f'C{index}', marker=MARKERS[index % len(MARKERS)])
+            for n, seeds in enumerate(both):
+                axes.scatter(*zip(*seeds, strict=True), label='' if n else label, **look)
+            means = [[statistics.mean(c) for c in zip(*seeds, strict=True)] for seeds in both]
+            if len(means) > 1:
+                axes.plot(*zip(*sorted(means), strict=True), color=look['color'], alpha=0.5)
+        axes.set_xlabel(words)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(f'test {heading}')
+    panels[0].legend(fontsize=8)
     return figure
 
 

@@ -4,9 +4,11 @@ python -m experiments.infinity_former.by_length --output=DIR --seeds=3 MEMORY [M
     [-- --config.FIELD=VALUE ...]
 
 Trains `configs/sorting.py:tiny,length=LENGTH,memory=MEMORY` for every length of `--lengths` and seed, in
-DIR/MEMORY/LENGTH/SEED; finished runs are not repeated. The table has the tokens of the answer that are
-right, in %, mean (minimum - maximum) over seeds, with the memory and with it reset before every segment;
-then the rules that count what they see (`--mode=floors`). DIR/by_length.png draws the same.
+DIR/MEMORY/LENGTH/SEED; finished runs are not repeated, and the seeds of a length are trained in one
+process. MEMORY may be followed by variants, as in `compressive,equal_state`. The table has the tokens of
+the answer that are right, in %, mean (minimum - maximum) over seeds, with the memory and with it reset
+before every segment; then the rules that count what they see (`--mode=floors`). DIR/by_length.png draws
+the same, and DIR/by_length.json has the numbers of every seed.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from typing import Any
 
 import matplotlib.figure
 
-from experiments import compare, floors, markdown
+from experiments import compare, floors, markdown, provenance
 from experiments.seeds import add_seeds, seed_flags
 from longmem_jax.reporting import figures
 
@@ -33,7 +35,7 @@ def measure(options: argparse.Namespace, flags: list[str]) -> dict[str, dict[int
             for seed in options.seeds:
                 folder = options.output / memory / str(length) / str(seed)
                 variants = f'tiny,length={length},memory={memory}'
-                numbers = compare.run(CONFIG, variants, flags, seed, folder)
+                numbers = compare.run(CONFIG, variants, flags, seed, folder, options.seeds)
                 found.setdefault(memory, {}).setdefault(length, []).append(numbers)
                 accuracy = 100 * numbers['test']['accuracy']
                 print(f'{memory}, {length} tokens, seed {seed}: {accuracy:.1f} %', flush=True)
@@ -51,6 +53,21 @@ def rules(options: argparse.Namespace) -> dict[str, dict[int, float]]:
             found.setdefault(name, {})[length] = scores['accuracy']
     found[CEILING] = found.pop(CEILING)
     return found
+
+
+def in_short(
+    found: dict[str, dict[int, list[dict]]], by_rule: dict[str, dict[int, float]]
+) -> dict[str, Any]:
+    """What claims are made of: numbers of all seeds by memory and length, and those of the rules."""
+
+    def seed(numbers: dict) -> dict[str, Any]:
+        shares = {split: numbers[split]['accuracy'] for split in ('test', 'reset')}
+        return {name: numbers[name] for name in ('run', 'parameters', 'state_bytes')} | shares
+
+    return {
+        memory: {str(length): list(map(seed, seeds)) for length, seeds in by_length.items()}
+        for memory, by_length in found.items()
+    } | {'rules': by_rule}
 
 
 def _span(shares: list[float]) -> str:
@@ -140,6 +157,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     by_rule = rules(options)
     print(table(found, by_rule))
     draw(found, by_rule, options.output / 'by_length.png')
+    provenance.save(options.output / 'by_length.json', in_short(found, by_rule), options.seeds)
     return found
 
 

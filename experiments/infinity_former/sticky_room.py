@@ -12,6 +12,7 @@ at the first write. It may grow, since repeated sampling at one position widens 
 
 import argparse
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from longmem_jax.reporting import figures
 
 BASIS, WIDTHS, SAMPLES, RIDGE, BINS = 64, (0.023, 0.05), 64, 0.5, 128
 LENGTH = 32  # vectors per write
+WIDER = (0.05, 0.08, 0.1, 0.15, 0.2)  # Gaussians of a quarter of the attention
 WRITES = (1, 2, 4, 8, 16, 32)
 PLACES = (np.arange(1024) + 0.5) / 1024
 
@@ -70,6 +72,15 @@ def left(kind: str, share: float, width: float, tau: float, seed: int = 0) -> tu
         old = continuous.psi64(positions(kind, mass, key), *functions) @ coefficients
         coefficients = update[:SAMPLES].T @ old
     return tuple(found[write] / found[0] for write in WRITES)
+
+
+def widest(share: float, tau: float) -> float:
+    """The widest Gaussian that keeps a vector for good, if `share` of the attention has it.
+
+    A vector with the small room r of [0, 1] gets r share / (width sqrt(2 pi)) of that attention and
+    r (1 - share) of the rest. With sticky memories its next room is tau times the sum.
+    """
+    return share / (math.sqrt(2 * math.pi) * (1 / tau - 1 + share))
 
 
 def label(kind: str, share: float, width: float) -> str:
@@ -118,9 +129,9 @@ def draw(
     for kind, share, width in rows:
         drawn = seeds if kind.startswith('sampled') else [0]
         values = np.mean([left(kind, share, width, tau, seed) for seed in drawn], axis=0)
-        label = 'none' if kind == 'none' else f'{kind}, {100 * share:g} %'
+        name = 'none' if kind == 'none' else f'{kind}, {label(kind, share, width)}'
         color = 'black' if kind == 'none' else f'C{shares.index(share)}'
-        axes.plot(WRITES, values, styles[kind], marker='o', markersize=3, color=color, label=label)
+        axes.plot(WRITES, values, styles[kind], marker='o', markersize=3, color=color, label=name)
     axes.set_xscale('log', base=2)
     axes.set_yscale('symlog', linthresh=0.01)
     axes.set_ylim(bottom=-0.003)
@@ -149,6 +160,7 @@ def main() -> None:
         for kind in continuous.STICKY
         if kind != 'none'
     ]
+    rows += [('quantile', 0.25, width) for width in WIDER]
     print(table(rows, options.tau, options.seeds))
     draw(rows, options.tau, options.seeds, options.output)
     found = numbers(rows, options.tau, options.seeds)

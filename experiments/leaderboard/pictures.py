@@ -34,8 +34,8 @@ def _mean(
     return (statistics.mean(values), min(values), max(values)) if values else (math.nan,) * 3
 
 
-def _panels(labels: list[str], x: str) -> tuple[matplotlib.figure.Figure, dict[str, Any]]:
-    """A small panel per label, with equal axes."""
+def panels(labels: list[str], x: str) -> tuple[matplotlib.figure.Figure, dict[str, Any]]:
+    """A small panel per label, with equal axes: right answers in percent above `x`."""
     across = min(ACROSS, len(labels))
     down = math.ceil(len(labels) / across)
     figure = figures.figure(2.4 * across + 0.6, 1.9 * down + 0.6)
@@ -57,7 +57,7 @@ def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
     by_row = table.memories(found.get('mqar', {}))
     if not by_row:
         return None
-    figure, panels = _panels(list(by_row), 'tokens x pairs')
+    figure, by_label = panels(list(by_row), 'tokens x pairs')
     firsts = {row: next(iter(several.values())) for row, several in by_row.items()}
     sizes = list(next(iter(firsts.values()))['scores']['mqar'])
     curves = {
@@ -65,7 +65,7 @@ def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
         for row, several in by_row.items()
     }
     places = range(len(sizes))
-    for row, axes in panels.items():
+    for row, axes in by_label.items():
         for other, curve in curves.items():
             if other != row:
                 axes.plot(places, [mean for mean, *_ in curve], color='0.85', linewidth=0.8)
@@ -76,7 +76,7 @@ def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
         axes.plot(places, reset, linestyle='--', color='C1', label='memory reset')
         axes.set_xticks(list(places), sizes, rotation=45)
         axes.set_title(f'{row}\n{table.kilobytes(firsts[row])} kB of state', fontsize=8)
-    _legend(figure, next(iter(panels.values())))
+    _legend(figure, next(iter(by_label.values())))
     return figure
 
 

@@ -72,7 +72,7 @@ def row(name: str, size: str, task: str) -> Row:
     """
     config = config_of(name, size, task)
     flags, positions = _equal_positions(config)
-    flags += _one_shift(config)
+    flags += one_shift(config)
     width = equal_width(config, baseline_parameters(size, task))
     config.model.d_feed_forward = width
     flags.append(f'--config.model.d_feed_forward={width}')
@@ -104,7 +104,7 @@ def _equal_positions(config: Any) -> tuple[list[str], str]:
     return flags, ', '.join(dict.fromkeys(used))
 
 
-def _one_shift(config: Any) -> list[str]:
+def one_shift(config: Any) -> list[str]:
     """Turns off a layer's own view of the tokens before, since the model has one; returns the flags."""
     flags = []
     for layer in dict.fromkeys(config.model.attention):

@@ -23,7 +23,7 @@ class Run(NamedTuple):
     Attributes:
       steps: trained.
       decided: training ended since its answers were right.
-      rows: distance to the result of `at_distance`.
+      rows: distance to the result of `task_series.at_value`.
     """
 
     steps: int

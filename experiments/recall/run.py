@@ -25,7 +25,7 @@ from experiments import provenance
 from experiments.recall import report
 from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
-from longmem_jax.commands.recall_by_distance import at_distance, in_short
+from longmem_jax.commands.task_series import at_value, in_short
 from longmem_jax.config import checks, overrides
 from longmem_jax.data.tasks.recall import greatest_distance
 from longmem_jax.errors import UsageError
@@ -100,7 +100,7 @@ class Runs:
         evaluator = self._evaluator(min(options.lanes or config.evaluate.num_lanes, documents))
         started = time.monotonic()
         resets = distance <= greatest_distance(config.data.task)
-        row = at_distance(config, evaluator, params, 'test', distance, resets=resets)
+        row = at_value(config, evaluator, params, 'test', distance, resets=resets)
         print(f'{self._memory}, seed {seed}, {in_short(row)}', flush=True)
         row |= {'documents': documents, 'seconds': round(time.monotonic() - started, 1)}
         rows = [other for other in rows if other['distance'] != distance]

@@ -75,10 +75,10 @@ def together(seed: dict[str, Any], name: str) -> float:
 
 
 def table(found: dict[tuple[str, float], list[dict]]) -> str:
-    """Rows: what was trained, reward, steps held, length of episodes, parameters."""
+    """Rows: what was trained, reward, steps held, state of a lane, length of episodes, parameters."""
     heads = [
         'memory', 'reward, drawn actions', 'reward, most likely actions', 'steps held, all layers',
-        'at the last step', 'length of episodes, steps', 'parameters',
+        'at the last step', 'state, kB', 'length of episodes, steps', 'parameters',
     ]  # fmt: skip
     lines = []
     for (kind, value), seeds in found.items():
@@ -87,9 +87,10 @@ def table(found: dict[tuple[str, float], list[dict]]) -> str:
             [seed['test_greedy']['reward'] for seed in seeds],
             [together(seed, 'mean') for seed in seeds],
             [together(seed, 'last') for seed in seeds],
+            [seed['state_bytes_per_lane'] / 1000 for seed in seeds],
             [seed['test']['length'] for seed in seeds],
         ]
-        digits = (2, 2, 1, 1, 1)
+        digits = (2, 2, 1, 1, 1, 1)
         spans = [markdown.span(*column) for column in zip(columns, digits, strict=True)]
         lines.append([label(kind, value), *spans, f'{seeds[0]["parameters"]:,}'])
     return markdown.table(heads, lines)
@@ -133,24 +134,36 @@ def draw(found: dict[tuple[str, float], list[dict]], ends: floors.Floors, path: 
     figure.savefig(path)
 
 
-def main(task: Task, description: str) -> None:
-    """Runs the command of a task."""
+def main(
+    task: Task, description: str, in_cells: Callable[[int], Task] | None = None, least: int = 1
+) -> None:
+    """Runs the command of a task; with `in_cells`, the task for `--cells=`, at least `least`."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser, '5')
-    parser.add_argument('--updates', type=int, default=task.updates)
-    parser.add_argument('--spans', type=int, nargs='*', default=task.spans)
-    parser.add_argument('--alone', type=int, nargs='*', default=task.alone, help='in one layer')
-    parser.add_argument('--losses', type=float, nargs='*', default=task.losses)
+    if in_cells:
+        parser.add_argument('--cells', type=int, help='of the longest corridor')
+    parser.add_argument('--updates', type=int)
+    parser.add_argument('--spans', type=int, nargs='*')
+    parser.add_argument('--alone', type=int, nargs='*', help='in one layer')
+    parser.add_argument('--losses', type=float, nargs='*')
     options = parser.parse_args()
-    chosen = [(FIXED, span) for span in options.spans]
-    chosen += [(ALONE, span) for span in options.alone]
-    chosen += [(LEARNED, loss) for loss in options.losses]
+    if in_cells and options.cells is not None:
+        if options.cells < least:
+            parser.error(f'--cells={options.cells}: must be at least {least}')
+        task = in_cells(options.cells)
+    rows = {FIXED: options.spans, ALONE: options.alone, LEARNED: options.losses}
+    usual = {FIXED: task.spans, ALONE: task.alone, LEARNED: task.losses}
+    chosen = [
+        (kind, value)
+        for kind, given in rows.items()
+        for value in (usual[kind] if given is None else given)
+    ]
     found = {}
     for kind, value in chosen:
-        config = configuration(task, kind, value, options.updates)
+        config = configuration(task, kind, value, options.updates or task.updates)
         folder = options.output / label(kind, value).replace(' ', '_').replace(',', '')
         found[kind, value] = runs.train(config, folder, options.seeds)
     ends = floors.FLOORS[config.reinforcement.environment](config.reinforcement.task.to_dict())

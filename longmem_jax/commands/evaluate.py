@@ -8,9 +8,10 @@ import numpy as np
 
 from longmem_jax.commands import by_source
 from longmem_jax.commands.floors import show_beside
-from longmem_jax.commands.recall_by_distance import by_distance
 from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.commands.task_series import by_value, named
 from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
@@ -104,9 +105,10 @@ def evaluate(
             size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), about, params)
             progress.say(f'memory saved: {save_state}, {size:,} bytes')
     paths = {}
-    if experiment.config.data.source == 'recall':
-        by_distance(experiment, evaluator, params, split, progress)
-        paths = {'by distance': experiment.workdir / 'recall.png'}
+    source = experiment.config.data.source
+    if source in TASKS and TASKS[source].series:
+        figure = by_value(experiment, evaluator, params, split, progress)
+        paths = {f'by {named(source)}': figure}
     by_source.score(experiment, params, split, progress)
     progress.close()
     show(progress, results, paths)

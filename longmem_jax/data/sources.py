@@ -78,8 +78,10 @@ SOURCES: Registry[DataSource] = Registry(
             lambda data, split: PairTexts(load_pairs(data, split)), PairCorpus, reads='pairs'
         ),
         'ruler': 'longmem_jax.data.sets.ruler.source:SOURCE',
+        'babilong': 'longmem_jax.data.sets.babilong.source:SOURCE',
         'passkey': 'longmem_jax.data.sets.passkey:SOURCE',
         'second_reading': 'longmem_jax.data.sets.second_reading:SOURCE',
+        'stories': 'longmem_jax.data.sets.stories:SOURCE',
     },
     kind='source',
     brought='sources',

@@ -45,6 +45,7 @@ def some_inputs(name: str, length: int) -> tuple[Any, Any]:
     def read(layer: Any, before: jax.Array, x: jax.Array) -> Any:
         every = jnp.ones(before.shape[:2], bool)
         _, state, _ = layer.read(before, layer.initial_state(BATCH), every)
+        state = state.replace(carried={})  # this is the first layer: nothing was handed on to it
         return layer.given(x, state, jnp.full((BATCH,), length, jnp.int32))[0], state.memory
 
     keys = jax.random.split(jax.random.key(0))

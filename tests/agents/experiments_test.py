@@ -1,5 +1,7 @@
 """Experiments with agents: what is held is counted step by step; seeds are kept; tables and figures."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -69,22 +71,59 @@ def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('task', [corridor.TASK, portal.TASK])
 def test_table_and_figure_of_spans(task, tmp_path):
-    """Means over seeds, steps held summed over layers; a point for every seed."""
+    """Means over seeds, steps held and bytes summed over layers; a point for every seed."""
     test = {'reward': 1.0, 'length': 11.5}
     held = {'mean': 2.25, 'last': 3.0, 'before': 6.0, 'layers': [1.0, 3.5]}
-    seed = dict(test=test, test_greedy=test, held=held, parameters=1000)
+    seed = dict(test=test, test_greedy=test, held=held, parameters=1000, state_bytes_per_lane=4200)
     other = seed | {'test': test | {'reward': 0.5}}
     alone = seed | {'held': held | {'layers': [2.25]}}
     found = {(spans.FIXED, 8): [seed, other], (spans.LEARNED, 1e-5): [seed]}
     found[spans.ALONE, 8] = [alone]
     lines = spans.table(found).splitlines()
-    assert lines[2].startswith('| fixed span 8 | 0.75 (0.50 - 1.00) | 1.00 | 4.5 | 6.0 |')
+    assert lines[2].startswith('| fixed span 8 | 0.75 (0.50 - 1.00) | 1.00 | 4.5 | 6.0 | 4.2 |')
     assert lines[3].startswith('| Expire-Span, loss 1e-05 | 1.00')
     assert lines[4].startswith('| fixed span in one layer, 8 | 1.00 | 1.00 | 2.2 | 3.0 |')
     given = task.agent('memory=local').reinforcement
     ends = floors.FLOORS[given.environment](given.task.to_dict())
     spans.draw(found, ends, tmp_path / 'figure.png')
     assert (tmp_path / 'figure.png').stat().st_size
+
+
+def test_spans_and_losses_follow_the_cells():
+    """Those of 20 cells are the published ones; the loss of a span of a given share stays the same."""
+    short, long = corridor.TASK, corridor.in_cells(100)
+    assert (short.spans, short.alone, short.longest, short.ramp) == ((8, 16, 24), (24,), 40, 2)
+    assert (short.losses, short.updates) == (pytest.approx((3e-5, 6e-5)), 60)
+    assert (long.spans, long.alone, long.longest, long.ramp) == ((40, 80, 120), (120,), 200, 10)
+    assert [loss * long.longest for loss in long.losses] == pytest.approx(
+        [loss * short.longest for loss in short.losses]
+    )
+    config = spans.configuration(long, spans.LEARNED, long.losses[0], 2)
+    assert config.reinforcement.task.longest == 100
+    assert config.reinforcement.discount**100 == pytest.approx(0.95**20, rel=0.05)
+
+
+@pytest.mark.parametrize('cells', [corridor.LEAST - 1, corridor.LEAST, 100])
+def test_cells_are_a_flag(cells, tmp_path, monkeypatch, capsys):
+    """Too few are refused; others reach the environment, and the rows are those that were asked for."""
+    trained = []
+    monkeypatch.setattr(
+        sys, 'argv', ['corridor', f'--output={tmp_path}', f'--cells={cells}', '--spans']
+    )
+    monkeypatch.setattr(runs, 'train', lambda config, folder, seeds: trained.append(config))
+    monkeypatch.setattr(spans, 'table', lambda found: ' '.join(kind for kind, _ in found))
+    monkeypatch.setattr(spans, 'draw', lambda *given: None)
+    if cells < corridor.LEAST:
+        with pytest.raises(SystemExit):
+            spans.main(corridor.TASK, '', corridor.in_cells, corridor.LEAST)
+        assert 'must be at least' in capsys.readouterr().err
+        return
+    spans.main(corridor.TASK, '', corridor.in_cells, corridor.LEAST)
+    kinds = capsys.readouterr().out.splitlines()[0]
+    assert kinds == f'{spans.ALONE} {spans.LEARNED} {spans.LEARNED}'
+    for config in trained:
+        assert config.reinforcement.task.longest == cells
+        runs.built(config)  # spans of so few cells can still be learned
 
 
 @pytest.mark.parametrize('task', [corridor.TASK, portal.TASK])

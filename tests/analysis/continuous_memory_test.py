@@ -1,7 +1,5 @@
 """Figures of the continuous memory: their numbers, and that they are drawn."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -181,22 +179,10 @@ def test_more_functions_fit_better(tmp_path):
     for values in errors.values():
         assert values == sorted(values, reverse=True) and values[0] > 2 * values[-1]
     assert list(continuous_memory.regression_errors(rows[:32], fields, counts)) == ['first write']
-    for number, accuracy in ((64, 0.5), (16, 0.25), (16, 0.75)):
-        folder = tmp_path / f'{number}_{accuracy}'
-        folder.mkdir()
-        results = dict(test=dict(accuracy=accuracy))
-        model = dict(infinity_former=dict(num_basis=number))
-        (folder / 'results.json').write_text(json.dumps(results))
-        (folder / 'config.json').write_text(json.dumps(dict(model=model)))
-    found = continuous_memory.accuracies([str(path) for path in tmp_path.iterdir()])
-    assert found == {16: 0.5, 64: 0.5} and list(found) == [16, 64]
-    with pytest.raises(UsageError, match='folders of finished runs'):
-        continuous_memory.accuracies([str(tmp_path / 'absent')])
-    figure = continuous_figures.draw_regression(counts, errors, found, tmp_path / 'regression.png')
-    left, right = figure.axes
-    shown = {line.get_label(): line.get_xydata().T.tolist() for line in (*left.lines, *right.lines)}
-    wanted = {f'error, {name}': [list(counts), values] for name, values in errors.items()}
-    assert shown == wanted | {'accuracy': [[16, 64], [50.0, 50.0]]}
+    figure = continuous_figures.draw_regression(counts, errors, tmp_path / 'regression.png')
+    (axes,) = figure.axes
+    shown = {line.get_label(): line.get_xydata().T.tolist() for line in axes.lines}
+    assert shown == {f'error, {name}': [list(counts), values] for name, values in errors.items()}
 
 
 def test_what_cannot_be_drawn_is_said():

@@ -52,7 +52,7 @@ def test_characters_carry_the_span_of_their_token():
 
 
 def test_the_picture_is_drawn(tmp_path):
-    figure = expire_spans.draw('cost: $5\n' * 20, np.linspace(0, 300, 180), 'spans')
+    figure = expire_spans.draw([('cost: $5\n' * 20, np.linspace(0, 300, 180), 'spans')])
     axes, colours = figure.axes
     assert axes.get_title() == 'spans' and colours.get_ylabel() == 'span, tokens'
     assert len(axes.texts) == 180
@@ -64,3 +64,25 @@ def test_the_picture_is_drawn(tmp_path):
     np.testing.assert_allclose(values[:180], np.linspace(0, 300, 180).clip(1))
     assert np.isnan(values[180:]).all()
     figure.savefig(tmp_path / 'spans.png')
+
+
+def test_a_text_with_other_words_is_drawn_below_it():
+    """All texts have one scale of colours, and a place as high as their lines."""
+    texts = [('x' * 81, np.full(81, 7.0), 'first'), ('y', np.asarray([300.0]), 'second')]
+    first, second, _ = expire_spans.draw(texts).axes
+    for axes, title, rows in ((first, 'first', 2), (second, 'second', 1)):
+        assert axes.get_title() == title and axes.images[0].get_array().shape == (rows, 80)
+        assert (axes.images[0].norm.vmin, axes.images[0].norm.vmax) == (7, 300)
+
+
+def test_words_are_replaced_everywhere():
+    text, old, new = expire_spans.replaced(b'in Egypt. Egypt!', 'Egypt=old Egypt')
+    assert (text, old, new) == (b'in old Egypt. old Egypt!', 'Egypt', 'old Egypt')
+    assert expire_spans.span_of('ab', 'ab.ab', np.asarray([1.0, 3, 100, 5, 7])) == 4
+    for pair, words in (
+        ('Rome=x', "the text has no 'Rome'"),
+        ('Egypt', 'OLD=NEW'),
+        ('Egypt=', 'OLD'),
+    ):
+        with pytest.raises(UsageError, match=words):
+            expire_spans.replaced(b'in Egypt', pair)

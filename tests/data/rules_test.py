@@ -5,21 +5,28 @@ import collections
 import numpy as np
 import pytest
 
+from longmem_jax.data.tasks import mad
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
-from tests.data.tasks_test import COUNTS, GAPS, KEYS, PAIRS, WALKS, WORLD
+from tests.data.tasks_test import COUNTS, GAPS, KEYS, PAIRS, SKILLS, STATES, WALKS, WORLD
 
+NOISE = dict(num_words=32, num_noise=16, noise=0.3)
 CASES = {
     'collision': ('collision', WORLD | dict(eval_steps=150)),
     'collision, last': ('collision', WORLD | dict(question='last', eval_steps=150)),
     'collision, three': ('collision', WORLD | dict(question='last_three', eval_steps=150)),
     'copy': ('copy', GAPS),
     'instruction': ('instruction', WALKS | dict(locations=30)),
+    **{f'mad, {kind}': ('mad', SKILLS | dict(kind=kind)) for kind in mad.KINDS},
+    **{f'mad, {kind}, noise': ('mad', SKILLS | NOISE | dict(kind=kind))
+       for kind in ('recall', 'fuzzy', 'compression', 'memorization')},
     'mqar': ('mqar', PAIRS),
     'mqar, far': ('mqar', PAIRS | dict(fill='blank', distances=(0, 30), num_fillers=3)),
     'sorting': ('sorting', COUNTS | dict(length=150)),
     **{f'recall, {kind}': ('recall', KEYS | dict(kind=kind)) for kind in
        ('passkey', 'needles', 'associative', 'copy')},
+    **{f'state_tracking, {group}': ('state_tracking', STATES | dict(group=group))
+       for group in ('S5', 'A5', 'Z60', 'A4_x_Z5')},
 }  # fmt: skip
 
 
@@ -168,7 +175,34 @@ def test_a_collision_of_which_a_token_was_not_seen_does_not_count():
         assert chances[0, wanted] == 1.0 and chances.sum() == 1.0
 
 
-def test_rules_do_not_score_text_that_is_only_learnt_from():
-    inputs, asked, _ = next(documents('instruction', WALKS, 'train'))
+@pytest.mark.parametrize(
+    'source, settings', [('instruction', WALKS), ('mad', SKILLS | dict(train_on_text=True))]
+)
+def test_rules_do_not_score_text_that_is_only_learnt_from(source, settings):
+    inputs, asked, _ = next(documents(source, settings, 'train'))
     with pytest.raises(UsageError, match='train_on_text=False'):
-        TASKS['instruction'].questions(WALKS, inputs, asked)
+        TASKS[source].questions(settings, inputs, asked)
+
+
+@pytest.mark.parametrize(
+    'kind, before, wanted',
+    [
+        ('recall', 0, 1 / 8),
+        ('fuzzy', 0, 1 / 8),
+        ('copying', 0, 1 / 14),
+        ('copying', 1, (15 / 14 + 1) / 16),  # the last word is right before the mark
+        ('compression', 0, 1 / 15),
+        ('compression', 21, (42 / 15 + 21) / 63),
+        ('memorization', 0, 1.0),  # parameters know it
+    ],
+)
+def test_what_was_not_seen_is_any_word_of_an_answer(kind, before, wanted):
+    assert accuracy('mad', SKILLS | dict(kind=kind), 'look up', before) == pytest.approx(wanted)
+
+
+def test_a_product_is_known_from_the_beginning_only():
+    """Of 8 positions, `before` and one more see the first; the others have an equal chance of all."""
+    settings = STATES | dict(group='A5', lengths=(8,))
+    for before in (0, 5, 7):
+        wanted = (before + 1 + (7 - before) / 60) / 8
+        assert accuracy('state_tracking', settings, 'product', before) == pytest.approx(wanted)

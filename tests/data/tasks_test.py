@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from longmem_jax.data.lanes import batches
-from longmem_jax.data.tasks import mqar
+from longmem_jax.data.tasks import mad, mqar
 from longmem_jax.data.tasks.collision import Collision
 from longmem_jax.data.tasks.copy_task import Copy
 from longmem_jax.data.tasks.instruction import Instruction
+from longmem_jax.data.tasks.mad import Mad
 from longmem_jax.data.tasks.mqar import FILLS, Mqar, by_power
 from longmem_jax.data.tasks.recall import KINDS, Recall
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.tasks.sorting import Sorting, by_frequency
+from longmem_jax.data.tasks.state_tracking import StateTracking
 from longmem_jax.errors import UsageError
 
 WORLD = dict(
@@ -59,13 +61,29 @@ PAIRS = dict(
     passes=2,
     fill='random',
 )
+SKILLS = dict(
+    kind='recall',
+    documents=30,
+    eval_documents=6,
+    num_words=16,
+    length=64,
+    num_noise=0,
+    noise=0.0,
+    key_length=3,
+    value_length=3,
+    num_copied=16,
+    train_on_text=False,
+)
+STATES = dict(documents=30, eval_documents=9, group='S5', since=0, lengths=(4, 8, 33))
 EVERY = [
     (Collision, WORLD),
     (Copy, GAPS),
     (Instruction, WALKS),
+    *((Mad, SKILLS | dict(kind=kind)) for kind in mad.KINDS),
     (Mqar, PAIRS),
     (Recall, KEYS),
     (Sorting, COUNTS),
+    (StateTracking, STATES),
 ]
 
 
@@ -397,6 +415,14 @@ def test_every_key_is_told_and_then_asked_for_once(fill, split):
         elif fill == 'others':
             assert rest.min() > 0 and not set(rest.tolist()) & set(told)
     assert found == set(PAIRS['sizes'])
+
+
+def test_a_size_that_is_listed_again_comes_more_often():
+    """Zoology trains on five times as many documents of the first size as of any other."""
+    sizes = (*(PAIRS['sizes'][:1] * 5), *PAIRS['sizes'][1:])
+    lengths = Mqar(PAIRS | dict(documents=700, sizes=sizes), 'train', 0).lengths()
+    shares = [np.mean(lengths == length) for length, _ in PAIRS['sizes']]
+    assert np.abs(np.subtract(shares, (5 / 7, 1 / 7, 1 / 7))).max() < 0.05
 
 
 def test_sizes_of_mqar_are_drawn_in_training_and_cycled_in_evaluation():

@@ -65,6 +65,7 @@ MEMFORMER = {'optimizer.learning_rate': 3e-3, 'model.memformer.num_summaries': 1
 TWO_TOKENS = {'model.memory_tokens.num_tokens': 2}
 LEARNS = {
     'transformer_xl': Run('transformer_xl'),
+    'sinks': Run('sinks', 90),
     'adaptive_span': Run('adaptive_span', 63),
     'compressive': Run('compressive', 126, SHORT | SLOWLY, FAR),
     'compressive_sliding': Run('compressive_sliding', 144, SHORT | SLOWLY, FAR, layers=2),
@@ -84,6 +85,7 @@ LEARNS = {
     'retnet': Run('retnet', 87),
     'gla': Run('gla'),
     'mamba2': Run('mamba2', 129),
+    'rwkv7': Run('rwkv7', 120),
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     # With 8 of them a quarter of the seeds learn nothing; that depends on their first values.
     'memory_tokens': Run('memory_tokens', 81, SLOWLY | TWO_TOKENS),
@@ -102,6 +104,7 @@ QUICK = ('transformer_xl', 'infini')
 BROKEN = {
     'no memory': Run('local'),
     'transformer_xl, no cache': LEARNS['transformer_xl'].broken(transformer_xl__memory_length=0),
+    'sinks, one vector': LEARNS['sinks'].broken(sinks__memory_length=1, sinks__sinks=0),
     'adaptive_span, short spans': LEARNS['adaptive_span'].broken(adaptive_span__max_span=4),
     'compressive, one slot': LEARNS['compressive'].broken(compressive__compressed_length=1),
     'compressive_sliding, one slot': LEARNS['compressive_sliding'].broken(
@@ -127,6 +130,7 @@ BROKEN = {
     'retnet, nothing carried': LEARNS['retnet'].broken(retnet__carry=False),
     'gla, nothing carried': LEARNS['gla'].broken(gla__carry=False),
     'mamba2, nothing carried': LEARNS['mamba2'].broken(mamba2__carry=False),
+    'rwkv7, nothing carried': LEARNS['rwkv7'].broken(rwkv7__carry=False),
     'memformer, no slots': LEARNS['memformer'].broken(memformer__num_slots=0),
     'product_key, no cache': LEARNS['product_key'].broken(transformer_xl__memory_length=0),
     'product_key_short, other documents': dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Layers whose state fades: RetNet, gated linear attention, Mamba-2; by segments and by tokens."""
+"""Layers whose state fades: RetNet, GLA, Mamba-2, RWKV-7; by segments and by tokens."""
 
 import dataclasses
 from typing import Any
@@ -11,6 +11,7 @@ from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.memory.decayed.gla import GatedLinearAttention
 from longmem_jax.memory.decayed.mamba2 import Mamba2
 from longmem_jax.memory.decayed.retnet import RetNet
+from longmem_jax.memory.rwkv7 import MIXES, RWKV7
 from longmem_jax.segment import Segment
 
 
@@ -48,6 +49,11 @@ def _out(weight, heads):
 def _taps(weight, heads):
     """Taps [channels, 1, size] as [size, heads, width]."""
     return {'kernel': weight[:, 0].T.reshape(weight.shape[2], heads, -1)}
+
+
+def _heads(x, heads):
+    """Vectors of all heads, [batch, n, heads * width] as [batch, heads, n, width]."""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
 def _joined(tail):
@@ -161,7 +167,36 @@ def _mamba2(settings, theirs):
     return Golden(Mamba2, fields, *sizes, parameters, tails, True)
 
 
-LAYERS = {'retnet': _retnet, 'gla': _gla, 'mamba2': _mamba2}
+def _rwkv7(settings, theirs):
+    heads = settings['num_heads']
+
+    def parameters(theirs):
+        names = dict(query='receptance', key='key', value='value')
+        maps = {ours: _in(theirs[f'{name}.weight'], heads) for ours, name in names.items()}
+        maps['out'] = _out(theirs['output.weight'], heads)
+        own = {'projections': maps, 'mixes': jnp.stack([theirs[f'x_{n}'][0, 0] for n in MIXES])}
+        for ours, name in dict(decay='w', erase='a', gate='g').items():
+            own[f'{ours}_in'] = theirs[f'{name}1']
+            own[f'{ours}_out'] = theirs[f'{name}2'].reshape(-1, heads, size)
+            if ours != 'gate':
+                own[f'{ours}_bias'] = theirs[f'{name}0'].reshape(heads, size)
+        if 'v1' in theirs:
+            first, second, bias = (theirs[f'v{i}'] for i in (1, 2, 0))
+            own['first_share'] = {'in': first, 'out': second.reshape(-1, heads, size)}
+            own['first_share']['bias'] = bias.reshape(heads, size)
+        names = dict(erased='k_k', slowed='k_a', own='r_k', scale='ln_x.weight', bias='ln_x.bias')
+        return own | {ours: theirs[name].reshape(heads, size) for ours, name in names.items()}
+
+    size, loras = settings['head_size'], settings['loras']
+    fields = dict(decay_rank=loras['decay'], erase_rank=loras['a'], gate_rank=loras['gate'])
+    fields |= dict(value_rank=loras['v'], epsilon=settings['group_norm_eps'])
+    sizes = (heads * size, heads, size)
+    return Golden(
+        RWKV7, fields, *sizes, parameters, lambda tails: {'shift': tails['before'][:, 0]}, True
+    )
+
+
+LAYERS = {'retnet': _retnet, 'gla': _gla, 'mamba2': _mamba2, 'rwkv7': _rwkv7}
 NAMES = tuple(LAYERS)
 
 
@@ -195,40 +230,48 @@ def check(settings, arrays):
         **golden.fields,
     )
 
-    def segments(layer, x):
+    def read(layer, state, x, first):
+        """Outputs and state after x [batch, n, d_model], with the values of the first layer."""
+        if first is not None:
+            state = state.replace(carried={'v_first': _heads(first, golden.heads)})
+        tokens, valid = jnp.zeros(x.shape[:2], jnp.int32), jnp.ones(x.shape[:2], bool)
+        segment = Segment(tokens, valid, jnp.zeros(x.shape[:1], bool))
+        y, state, _ = layer(x, state, segment, train=False)
+        return y, state.replace(carried={})
+
+    def segments(layer, x, first):
         """Outputs of all segments, and the states after them."""
 
-        def read(state, x):
-            tokens, valid = jnp.zeros(x.shape[:2], jnp.int32), jnp.ones(x.shape[:2], bool)
-            segment = Segment(tokens, valid, jnp.zeros(x.shape[:1], bool))
-            y, state, _ = layer(x, state, segment, train=False)
+        def body(state, given):
+            y, state = read(layer, state, *given)
             return state, (y, state)
 
-        return jax.lax.scan(read, layer.initial_state(x.shape[1]), x)[1]
+        return jax.lax.scan(body, layer.initial_state(x.shape[1]), (x, first))[1]
 
-    def tokens(layer, x):
+    def tokens(layer, x, first):
         """The same outputs, token by token."""
-        one = jnp.ones((x.shape[1],), jnp.int32)
 
-        def read(cache, x):
-            y, cache = layer.extend(x[:, None], cache, 0, one)
-            return cache, y[:, 0]
+        def by_token(x):
+            return x.swapaxes(1, 2).reshape(-1, x.shape[1], 1, x.shape[3])
 
-        by_token = x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3])
-        cache = layer.open_segment(layer.initial_state(x.shape[1]), x.shape[1])
-        y = jax.lax.scan(read, cache, by_token)[1]
-        return y.reshape(number, length, *y.shape[1:]).swapaxes(1, 2)
+        y, _ = segments(layer, *jax.tree.map(by_token, (x, first)))
+        return y.reshape(number, length, *y.shape[1:2], y.shape[3]).swapaxes(1, 2)
 
-    def run(method, theirs, x):
-        return layer.apply({'params': golden.parameters(theirs)}, x, method=method)
+    def run(method, theirs, *given):
+        return layer.apply({'params': golden.parameters(theirs)}, *given, method=method)
 
     @jax.jit
-    def everything(theirs, x):
-        y, states = run(segments, theirs, x)
-        slopes = jax.grad(lambda *given: (run(segments, *given)[0] * weights).sum(), (0, 1))
-        return y, states, run(tokens, theirs, x), slopes(theirs, x)
+    def everything(*given):
+        y, states = run(segments, *given)
+        slopes = jax.grad(lambda *given: (run(segments, *given)[0] * weights).sum(), (0, 1, 2))
+        return y, states, run(tokens, *given), slopes(*given)
 
-    y, states, by_token, (slopes, of_x) = everything(theirs, x)
+    first = None  # the values of the first layer, by segments
+    if 'in/v_first' in arrays:
+        first = jnp.stack(jnp.split(jnp.asarray(arrays['in/v_first']), number, axis=1))
+    y, states, by_token, (slopes, of_x, of_first) = everything(theirs, x, first)
+    if first is not None:
+        yield 'grad/v_first', jnp.concatenate(list(of_first), axis=1), arrays['grad/v_first']
     for i in range(number):
         yield f'out/y_{i}', y[i], arrays[f'out/y_{i}']
         yield f'out/y_{i}_by_token', by_token[i], arrays[f'out/y_{i}']

@@ -184,18 +184,12 @@ class Mqar:
         words = settings['num_words']
         keys = random.choice(np.arange(1, words // 2), pairs, replace=False)
         values = random.choice(np.arange(words // 2, words), pairs, replace=False)
-        listed = np.tile(np.stack([keys, values], axis=1).reshape(-1), settings['passes'])
-        places = (length - len(listed)) // 2
-        asked = len(listed) + 2 * by_power(random, places, settings['power'], pairs) + distance
-        inputs = _filler(random, settings['fill'], keys, words, length)
-        inputs[: len(listed)] = listed
+        places = length // 2 - pairs * settings['passes']
+        asked = by_power(random, places, settings['power'], pairs)
+        fill = _filler(random, settings['fill'], keys, words, length)
         fillers = settings.get('num_fillers', 0)
         gap = words + random.integers(0, fillers, distance) if fillers else np.zeros(distance)
-        inputs = np.insert(inputs, len(listed), gap)
-        inputs[asked] = keys
-        tokens, scored = np.zeros(inputs.shape, np.int32), np.zeros(inputs.shape, np.uint8)
-        tokens[asked], scored[asked] = values, 2
-        return TokenizedDocument(tokens=tokens, num_bytes=0, inputs=inputs, scored=scored)
+        return lay_out(keys, values, asked, fill, settings['passes'], gap)
 
     def lengths(self) -> np.ndarray:
         """Tokens of every document, int64 [documents]."""
@@ -203,10 +197,43 @@ class Mqar:
         return np.asarray([length + distance for _, length, _, distance in drawn], np.int64)
 
 
+def lay_out(
+    keys: np.ndarray,
+    values: np.ndarray,
+    asked: np.ndarray,
+    fill: np.ndarray,
+    passes: int,
+    gap: np.ndarray | tuple[()] = (),
+) -> TokenizedDocument:
+    """A document of what was drawn.
+
+    Args:
+      keys, values: int [pairs], in the order of the list.
+      asked: of every key, where its question is, in pairs of tokens after the list, int [pairs].
+      fill: int32 [length], the words where neither list nor question is.
+      passes: times that the list is given.
+      gap: filler between list and questions.
+    """
+    listed = np.tile(np.stack([keys, values], axis=1).reshape(-1), passes)
+    inputs = fill.copy()
+    inputs[: len(listed)] = listed
+    inputs = np.insert(inputs, len(listed), gap)
+    places = len(listed) + 2 * asked + len(gap)
+    inputs[places] = keys
+    tokens, scored = np.zeros(inputs.shape, np.int32), np.zeros(inputs.shape, np.uint8)
+    tokens[places], scored[places] = values, 2
+    return TokenizedDocument(tokens=tokens, num_bytes=0, inputs=inputs, scored=scored)
+
+
 def by_power(random: np.random.Generator, places: int, power: float, count: int) -> np.ndarray:
     """`count` different numbers below `places`; that of number i is ~ (i + 1) ** (power - 1)."""
+    return random.choice(places, count, replace=False, p=chances_by_power(places, power))
+
+
+def chances_by_power(places: int, power: float) -> np.ndarray:
+    """The chances of the places, float64 [places]."""
     weights = np.arange(1, places + 1) ** (power - 1.0)
-    return random.choice(places, count, replace=False, p=weights / weights.sum())
+    return weights / weights.sum()
 
 
 def _filler(

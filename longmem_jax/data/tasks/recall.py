@@ -34,6 +34,7 @@ FIELDS = dict(
     ask_every=(0, 10**8),  # fillers per question that is not answered; 0 = none, also if not given
 )
 DIGITS = 10
+SERIES = 'distances'  # `--mode=evaluate` scores each by itself
 
 
 def check(settings: Any) -> list[str]:

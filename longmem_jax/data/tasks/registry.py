@@ -12,9 +12,12 @@ from longmem_jax.data.tasks import (
     collision_rules,
     copy_task,
     instruction,
+    mad,
+    mad_rules,
     mqar,
     recall,
     sorting,
+    state_tracking,
 )
 from longmem_jax.registry import Registry
 
@@ -36,6 +39,8 @@ class Task(NamedTuple):
       questions: (settings, inputs, asked) to where the question of every asked place begins, int [m].
       rules: name to (settings, inputs, asked, first seen) to chances.
       distance: settings to the greatest distance in training, tokens; None = there is none.
+      series: the setting with several numbers, in plural, each of which --mode=evaluate scores by
+        itself; None = there is none.
     """
 
     corpus: Callable[[Settings, str, int], AnyCorpus]
@@ -44,6 +49,7 @@ class Task(NamedTuple):
     questions: Callable[[Settings, np.ndarray, np.ndarray], np.ndarray]
     rules: Mapping[str, Callable[[Settings, np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
     distance: Callable[[Settings], int] | None = None
+    series: str | None = None
 
 
 def _task(
@@ -51,7 +57,8 @@ def _task(
 ) -> Task:
     """The task of a module, by the names that every one of them has; its rules may be another's."""
     rules, distance = rules or module, getattr(module, 'greatest_distance', None)
-    return Task(corpus, module.check, module.vocabulary, rules.questions, rules.RULES, distance)
+    given = corpus, module.check, module.vocabulary, rules.questions, rules.RULES, distance
+    return Task(*given, getattr(module, 'SERIES', None))
 
 
 TASKS = Registry(
@@ -61,9 +68,11 @@ TASKS = Registry(
         'collision': _task(collision, collision.Collision, collision_rules),
         'copy': _task(copy_task, copy_task.Copy),
         'instruction': _task(instruction, instruction.Instruction),
+        'mad': _task(mad, mad.Mad, mad_rules),
         'mqar': _task(mqar, mqar.Mqar),
         'recall': _task(recall, recall.Recall),
         'sorting': _task(sorting, sorting.Sorting),
+        'state_tracking': _task(state_tracking, state_tracking.StateTracking),
     },
     kind='task',
 )

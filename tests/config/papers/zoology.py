@@ -3,7 +3,9 @@
 VALUES = {
     'mqar': {
         'data.task.num_words': 8192,
-        'data.task.sizes': ((64, 4), (128, 8), (256, 16), (256, 32), (256, 64)),
+        'data.task.documents': 180_000,
+        # 100,000 of the first size, and 20,000 of each other.
+        'data.task.sizes': (*[(64, 4)] * 5, (128, 8), (256, 16), (256, 32), (256, 64)),
         'data.task.power': 0.01,
         'data.task.passes': 1,
         'data.task.fill': 'random',

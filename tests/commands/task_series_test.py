@@ -1,11 +1,11 @@
-"""Accuracy by distance: what evaluation writes for the recall task."""
+"""Accuracy by distance and by length: what evaluation writes for tasks with a series."""
 
 import json
 
 import numpy as np
 import pytest
 
-from configs import recall
+from configs import recall, state_tracking
 from longmem_jax.commands import evaluate as evaluate_mode
 from longmem_jax.commands.train import train
 from tests.commands.train_test import experiment
@@ -40,3 +40,23 @@ def test_every_distance_is_scored_by_itself(tmp_path, capsys, made_figures):
         np.testing.assert_allclose(drawn[label], wanted)
     assert (tmp_path / 'recall.png').exists()
     assert 'distance 300: exact match' in capsys.readouterr().out
+
+
+def test_every_length_is_scored_by_itself(tmp_path, capsys):
+    """Sequences of one element are their own products, and no memory of segments of 8 knows longer."""
+    config = state_tracking.get_config('tiny,memory=local,group=Z2')
+    config.data.task.update(eval_documents=64)
+    config.model.num_layers = 1
+    config.model.attention, config.model.feed_forward = ('local',), ('dense',)
+    config.train.num_steps = config.checkpoint.every = config.train.evaluate_every = 60
+    run = experiment(config, tmp_path)
+    config.mesh.data = 1
+    train(run)
+    run.config.data.task.lengths = (1, 40)
+    evaluate_mode.evaluate(run, 'test')
+    rows = json.loads((tmp_path / 'state_tracking.json').read_text())
+    assert [row['length'] for row in rows] == [1, 40]
+    assert rows[0]['exact_match'] == rows[0]['accuracy'] == 1.0
+    assert rows[1]['exact_match'] < 0.1 < rows[1]['accuracy']
+    assert (tmp_path / 'state_tracking.png').exists()
+    assert 'length 40: exact match' in capsys.readouterr().out

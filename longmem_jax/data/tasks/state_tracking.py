@@ -1,0 +1,182 @@
+"""State tracking: the product of all elements of a group so far (Merrill et al., 2024, Sec. 5).
+
+At every position the model reads an element of a finite group, and the target there is x_1 x_2 ... x_t.
+A group is named `S5` (all permutations of five things), `A5` (the even ones), `Z60` (sums modulo 60), or
+a direct product such as `A4_x_Z5`. A5, A4_x_Z5 and Z60 have 60 elements each. By the paper, Transformers
+and linear recurrences with diagonal decays need more layers for longer sequences of A5 and S5.
+
+An answer is a whole sequence, so exact match is the share of sequences without an error, and accuracy
+the share of right positions. With `since`, positions before it are read, but not asked for: accuracy by
+position. Sequences are drawn, so a short one of the test can also occur in training.
+"""
+
+import functools
+import itertools
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.vocabulary import Vocabulary
+from longmem_jax.problems import of_section
+
+FIELDS = dict(
+    documents=(1, 10**9),
+    eval_documents=(1, 10**9),
+    group=str,
+    since=(0, 10**8),  # the first position that is asked for
+)
+SERIES = 'lengths'  # `--mode=evaluate` scores each by itself
+MOST_ELEMENTS = 1000  # there is a table of all products of two
+
+
+def check(settings: Any) -> list[str]:
+    """Problems of `config.data.task`.
+
+    `lengths`: numbers of elements, in rising order. Training draws between the least and the greatest.
+    """
+    problems = of_section({name: settings[name] for name in settings if name != 'lengths'}, FIELDS)
+    if problems:
+        return problems
+    if not 2 <= _order(settings['group']) <= MOST_ELEMENTS:
+        problems.append(
+            f"group = '{settings['group']}': must be Sn, An or Zn, or a product such as 'A4_x_Z5', of 2 "
+            f'to {MOST_ELEMENTS:,} elements, such as S5, A5 or Z60'
+        )
+    given = settings.get('lengths')
+    try:
+        lengths = tuple(int(length) for length in given)
+    except (TypeError, ValueError):
+        lengths = ()
+    if not lengths or min(lengths) < 1 or list(lengths) != sorted(set(lengths)):
+        problems.append(f'lengths = {given}: must be rising numbers in a tuple, such as (2, 32)')
+    elif settings['since'] >= lengths[0]:
+        problems.append(
+            f'since = {settings["since"]}: must be below the least of lengths = {given}, or nothing of '
+            'it is asked for'
+        )
+    return problems
+
+
+def _order(name: str) -> int:
+    """The number of elements of a group; 0 if there is no such group."""
+    orders = []
+    for part in name.split('_x_'):
+        if not re.fullmatch('[SAZ][1-9][0-9]{0,3}', part):
+            return 0
+        kind, number = part[0], int(part[1:])
+        if kind != 'Z' and number > 6:
+            return 0
+        permutations = math.factorial(min(number, 6))
+        orders.append(dict(S=permutations, A=max(permutations // 2, 1), Z=number)[kind])
+    return math.prod(orders)
+
+
+@functools.lru_cache(maxsize=8)
+def group(name: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The elements of a group as words, the neutral one first, and the index of x y, int32 [x, y].
+
+    A permutation is written as what its things become, and x y applies y first.
+    """
+    words: tuple[str, ...] = ('',)
+    table = np.zeros((1, 1), np.int32)
+    for part in name.split('_x_'):
+        of_part, product = _simple(part[0], int(part[1:]))
+        count = len(of_part)
+        words = tuple('x'.join(filter(None, pair)) for pair in itertools.product(words, of_part))
+        # Pairs are numbered with the last part fastest.
+        table = np.kron(table * count, np.ones_like(product)) + np.tile(product, table.shape)
+    return words, table.astype(np.int32)
+
+
+def _simple(kind: str, number: int) -> tuple[tuple[str, ...], np.ndarray]:
+    """`group` without products."""
+    if kind == 'Z':
+        numbers = np.arange(number)
+        return tuple(map(str, numbers)), (numbers[:, None] + numbers) % number
+    things = np.asarray(list(itertools.permutations(range(number))))
+    swapped = sum(
+        things[:, i] > things[:, j] for i, j in itertools.combinations(range(number), 2)
+    ) + np.zeros(len(things), int)
+    things = things[swapped % 2 == 0] if kind == 'A' else things
+    digits = number ** np.arange(number)[::-1]  # permutations as rising numbers
+    product = np.searchsorted(things @ digits, things[:, things] @ digits)
+    return tuple(''.join(str(1 + thing) for thing in row) for row in things), product
+
+
+def products(table: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    """x_1 ... x_t for every t, int32 [n]: spans of doubled length are joined until they begin at 1."""
+    found, span = elements.astype(np.int32), 1
+    while span < len(found):
+        found = np.concatenate([found[:span], table[found[:-span], found[span:]]])
+        span *= 2
+    return found
+
+
+def vocabulary(settings: Any) -> Vocabulary:
+    """The elements and the begin word."""
+    return Vocabulary((*group(settings['group'])[0], '<begin>'), '<begin>')
+
+
+def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Where a question begins: at the element, where the product is due; see `registry.Task`."""
+    return asked
+
+
+def _product(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
+    """The product if all elements were seen; any element otherwise, since all are then as likely."""
+    words, table = group(settings['group'])
+    chances = np.zeros((len(asked), len(words) + 1))
+    chances[:, :-1] = 1 / len(words)
+    known = np.flatnonzero(begin == 0)
+    if len(known):
+        places = asked[known]
+        chances[known] = 0.0
+        chances[known, products(table, inputs[: places.max() + 1])[places]] = 1.0
+    return chances
+
+
+RULES = {'product': _product}
+
+
+class StateTracking:
+    """The sequences of a split as a corpus; see `data.corpus.Corpus`.
+
+    Training draws lengths uniformly between the least and the greatest of `lengths`; evaluation cycles
+    through them.
+    """
+
+    def __init__(self, settings: Any, split: str, seed: int):
+        """Draws nothing yet; `settings` is `config.data.task`."""
+        self._settings, self._seed, self._split = settings, seed, split
+        self._count = settings['documents' if split == 'train' else 'eval_documents']
+        self._lengths = tuple(int(length) for length in settings['lengths'])
+        self.tokenizer = vocabulary(settings)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _draw(self, index: int) -> tuple[np.random.Generator, int]:
+        """Generator and length of a sequence."""
+        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
+        if self._split == 'train':
+            low, high = self._lengths[0], self._lengths[-1]
+            return random, int(random.integers(low, high, endpoint=True))
+        return random, self._lengths[index % len(self._lengths)]
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        random, length = self._draw(index)
+        words, table = group(self._settings['group'])
+        inputs = random.integers(0, len(words), length).astype(np.int32)
+        scored = np.ones(length, np.uint8)
+        scored[: self._settings['since']] = 0
+        scored[-1] = 2
+        tokens = products(table, inputs)
+        return TokenizedDocument(tokens=tokens, num_bytes=0, inputs=inputs, scored=scored)
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every sequence, int64 [documents]."""
+        return np.asarray([self._draw(index)[1] for index in range(self._count)], np.int64)

@@ -1,0 +1,223 @@
+"""Attention sinks: a window that also keeps the first tokens of the document (Xiao et al., 2024).
+
+Pretrained decoders give much of their attention to the first few tokens, whatever these say. A window
+that drops them breaks the decoder; one that keeps them reads texts of any length, without training. A
+layer holds the input vectors of the first `sinks` tokens and of the last ones before the segment:
+
+    held = [first S tokens ; last M - S tokens]
+    y    = attention(segment ; held, segment)
+
+Positions are places in `[held, segment]`, not in the text, so no distance is larger than in training.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.self_attention import KeyValues, attention_of, write_at
+from longmem_jax.contract import (
+    Entry,
+    Fields,
+    Graft,
+    LayerType,
+    ModelSettings,
+    Recipe,
+    Recipes,
+    Scale,
+)
+from longmem_jax.layers.projections import Projections
+from longmem_jax.memory.in_hosts import position_of_window, rates_of_window
+from longmem_jax.problems import at_least
+from longmem_jax.segment import Aux, Segment, count_on, mean_count
+from longmem_jax.views import Held, Read, Seen, View, read_window
+
+
+class SinksState(flax.struct.PyTreeNode):
+    """The first and the last vectors of one layer.
+
+    Attributes:
+      hidden: [batch, memory_length, d_model], in the compute dtype; the last `min(count, memory_length)`
+        are filled, in the order of the text.
+      count: int32 [batch], tokens of the document so far; it stays at 2^31 - 1.
+    """
+
+    hidden: jax.Array
+    count: jax.Array
+
+
+class SinksCache(flax.struct.PyTreeNode):
+    """What an open segment reads, and will write when it closes.
+
+    Attributes:
+      attention: keys and values of what is held and of the tokens so far.
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      filled: int32 [batch], vectors that are held.
+    """
+
+    attention: KeyValues
+    hidden: jax.Array
+    filled: jax.Array
+
+
+def remember(state: SinksState, new: jax.Array, num_valid: jax.Array, sinks: int) -> SinksState:
+    """Appends a segment; what no longer fits is dropped behind the first `sinks` tokens.
+
+    Args:
+      state: before the segment.
+      new: [batch, length, d_model], inputs of the layer.
+      num_valid: int32 [batch], number of tokens; they come first.
+      sinks: tokens that are never dropped.
+    """
+    size = state.hidden.shape[1]
+    filled = jnp.minimum(state.count, size)
+    place = jnp.arange(size, dtype=jnp.int32)[None]
+    # Of the held vectors followed by the new ones: the last ones, or the first for places of sinks.
+    last, first = place + num_valid[:, None], place + (size - filled)[:, None]
+    overflows = (filled + num_valid > size)[:, None]
+    source = jnp.where(overflows & (place < sinks), first, last)
+    joined = jnp.concatenate([state.hidden, new.astype(state.hidden.dtype)], axis=1)
+    hidden = jnp.take_along_axis(joined, source[..., None], axis=1)
+    return SinksState(hidden, count_on(state.count, num_valid))
+
+
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
+    """Checks that the window has room for the sinks and for more."""
+    found = at_least(fields, 0, 'sinks')
+    if not found and fields['memory_length'] <= fields['sinks']:
+        found = [
+            f'memory_length = {fields["memory_length"]}: holds no more than the first sinks = '
+            f'{fields["sinks"]} tokens; use at least {fields["sinks"] + 1}'
+        ]
+    return found
+
+
+class AttentionSinks(nn.Module):
+    """Attention to the first tokens of the document, the last ones, and the segment.
+
+    Attributes:
+      memory_length: vectors that are held before a segment, the sinks included; the paper's cache of
+        1,024 counts the segment too.
+      sinks: first tokens of a document that are never dropped.
+      position: position scheme; distances are those of places in what is held.
+      gradients: gradients flow to the tokens of earlier segments.
+      block_size: keys per block of the online softmax for long memories; 0 = all at once.
+    """
+
+    settings: ModelSettings
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    memory_length: int = 1024
+    sinks: int = 4
+    position: str = 'rotary'
+    gradients: bool = False
+    block_size: int = 0
+
+    def setup(self) -> None:
+        self.projections = Projections(self.settings)
+        self.attention = attention_of(
+            self, memory_length=self.memory_length, block_size=self.block_size
+        )
+
+    def initial_state(self, batch_size: int) -> SinksState:
+        """Nothing is held."""
+        shape = (batch_size, self.memory_length, self.settings.d_model)
+        return SinksState(
+            jnp.zeros(shape, self.settings.dtype), jnp.zeros((batch_size,), jnp.int32)
+        )
+
+    def filled(self, state: SinksState) -> jax.Array:
+        """int32 [batch], vectors that are held."""
+        return jnp.minimum(state.count, self.memory_length)
+
+    def written(self, state: SinksState, x: jax.Array, num_valid: jax.Array) -> SinksState:
+        """`remember`, detached unless `gradients`."""
+        x = x if self.gradients else jax.lax.stop_gradient(x)
+        return remember(state, x, num_valid, self.sinks)
+
+    def __call__(
+        self, x: jax.Array, state: SinksState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, SinksState, Aux]:
+        """Attends to what is held and the segment, then writes; x, y are [batch, length, d_model]."""
+        filled = self.filled(state)
+        y = self.attention(x, state.hidden, filled, train=train)
+        metrics = {'memory_size': mean_count(filled)}
+        return y, self.written(state, x, segment.num_valid), Aux(losses={}, metrics=metrics)
+
+    def open_segment(self, state: SinksState, batch_size: int) -> SinksCache:
+        """Projects what is held once for all tokens of the segment."""
+        shape = (batch_size, self.settings.segment_length, self.settings.d_model)
+        return SinksCache(
+            self.attention.open(state.hidden, batch_size),
+            jnp.zeros(shape, self.settings.dtype),
+            self.filled(state),
+        )
+
+    def extend(
+        self, x: jax.Array, cache: SinksCache, index: int | jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, SinksCache]:
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
+        y, attention = self.attention.extend(x, cache.attention, index, cache.filled)
+        return y, cache.replace(attention=attention, hidden=write_at(cache.hidden, x, index, 1))
+
+    def close_segment(self, state: SinksState, cache: SinksCache, count: jax.Array) -> SinksState:
+        """Writes the first `count` tokens of the open segment."""
+        return self.written(state, cache.hidden, count)
+
+
+def ages(layer: AttentionSinks, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Whether places hold a token, bool [batch, memory_length], and its age, int32: 1 = the last one."""
+    size = layer.memory_length
+    place = jnp.arange(size, dtype=jnp.int32)[None]
+    count, filled = count[:, None], jnp.minimum(count, size)[:, None]
+    age = size - place
+    dropped = (count > size) & (place < layer.sinks)
+    return place >= size - filled, jnp.where(dropped, count - place, age)
+
+
+def held(layer: AttentionSinks, state: SinksState) -> dict[str, Held]:
+    """The tokens that are held."""
+    there, age = ages(layer, state.count)
+    return {'first and last tokens': Held(there.astype(jnp.float32), age)}
+
+
+def read(seen: Seen) -> dict[str, Read]:
+    """Reads of the attention, sinks at their places in the text."""
+    found = read_window(seen.look())['attention']
+    _, age = ages(seen.layer, seen.state.count)
+    own = found.places[..., seen.layer.memory_length :]
+    own = jnp.broadcast_to(own, (age.shape[0], 1, 1, own.shape[-1]))
+    return {'attention': Read(found.weights, jnp.concatenate([-age[:, None, None], own], axis=-1))}
+
+
+def recipe(scale: Scale) -> Recipe:
+    """A window of `scale.reach` vectors, with the paper's four sinks."""
+    return Recipe({'sinks': dict(memory_length=max(scale.reach, 8), sinks=4)})
+
+
+ENTRY = Entry(
+    name='sinks',
+    layer=LayerType(
+        AttentionSinks,
+        check=check,
+        # Of a token that is no sink.
+        reach=lambda fields, segment: fields['memory_length'],
+        fused=fused_rules.position_problem,
+    ),
+    recipe=Recipes({'sinks': recipe}),
+    graft=Graft(
+        fields=lambda scale, position: dict(position=position_of_window(position)),
+        exact=True,
+        how='a window of hidden vectors, masked while it is empty, that keeps the first tokens',
+        positions="the host's rotary ones, by places in the window; else a bias like ALiBi's beyond the "
+        'segment',
+        groups=rates_of_window,
+    ),
+    view=View(held=held, read=read, lengths={'memory_length': ''}),
+    toy=dict(memory_length=6, sinks=2),
+    variants=dict(with_gradients=dict(gradients=True, sinks=1, position='alibi')),
+)
