@@ -1,11 +1,12 @@
 """Writes the test split of a benchmark as a task of lm-eval, for any model that lm-eval can run.
 
-python -m longmem_jax.hosts.commands.lm_eval_files --config=ruler:task=vt,length=4096 --workdir=DIR
-lm_eval --model hf --model_args pretrained=MODEL --include_path DIR/lm_eval_tasks --tasks ruler_vt_4096
+python -m longmem_jax.hosts.commands.lm_eval_files --config=ruler:task=vt,length=4096 --folder=DIR
+lm_eval --model hf --model_args pretrained=MODEL --include_path DIR --tasks ruler_vt_4096
 
 A task for each of `config.data.task.lengths`: a YAML file, its samples as JSON lines, and the score.
 Lengths are counted with the tokenizer of the config; `--config.data.tokenizer.kind=tokenizers` and
-`--config.data.tokenizer.path=FOLDER` name that of the model. A model writes freely after the prompt.
+`--config.data.tokenizer.path=FOLDER` name that of the model (otherwise a vocabulary is learned, as in
+training, and kept in the folder). A model writes freely after the prompt.
 Runs of this library are scored by `longmem_jax.hosts.commands.lm_eval` with `--include_path=`.
 """
 
@@ -16,13 +17,14 @@ from typing import Any
 from absl import flags
 
 from longmem_jax.commands import entry
+from longmem_jax.data.load import make_tokenizer
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment
 from longmem_jax.files import write
+from longmem_jax.problems import require_none, under
 
 if __name__ == '__main__':
-    _FOLDER = flags.DEFINE_string('folder', '', 'Folder to write; default WORKDIR/lm_eval_tasks.')
+    _FOLDER = flags.DEFINE_string('folder', '', 'Folder to write.')
 
 YAML = """\
 task: {name}
@@ -58,23 +60,27 @@ def process_results(doc, results):
 '''
 
 
-def write_tasks(experiment: Experiment, folder: str = '') -> list[Path]:
+def write_tasks(config: Any, folder: str) -> list[Path]:
     """Writes a task for each length; returns the YAML files.
 
     Raises:
-      UsageError: the source has no prompts, or as it does for its samples.
+      UsageError: no folder, or the source has no prompts, or as it does for its samples.
     """
-    data = experiment.config.data
-    prompts = SOURCES[data.source].prompts if data.source in SOURCES else None
-    if prompts is None:
-        having = ', '.join(name for name, source in SOURCES.items() if source.prompts)
+    data = config.data
+    source = SOURCES[data.source] if data.source in SOURCES else None
+    if source is None or source.prompts is None:
+        having = ', '.join(name for name, each in SOURCES.items() if each.prompts)
         raise UsageError(
             f'config.data.source = {data.source}: has no prompts to answer; {having} has.'
         )
-    place = Path(folder).expanduser() if folder else experiment.workdir / 'lm_eval_tasks'
+    if not folder:
+        raise UsageError("--folder='': give the folder to write.")
+    if source.check:
+        require_none(under('config.data.task', source.check(data.task)))
+    place = Path(folder).expanduser()
     place.mkdir(parents=True, exist_ok=True)
     written = []
-    for found in prompts(data, experiment.tokenizer):
+    for found in source.prompts(data, make_tokenizer(data, place)):
         module, score = found.score.split(':')
         samples = (place / f'{found.name}.jsonl').resolve()
         fields: dict[str, Any] = dict(
@@ -91,4 +97,4 @@ def write_tasks(experiment: Experiment, folder: str = '') -> list[Path]:
 
 
 if __name__ == '__main__':
-    entry.command(lambda experiment: write_tasks(experiment, _FOLDER.value))
+    entry.command(lambda config: write_tasks(config, _FOLDER.value), workdir=False)
