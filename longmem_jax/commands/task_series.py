@@ -38,7 +38,7 @@ def at_value(
     task = TASKS[data.source]
     corpus = task.corpus(data.task.to_dict() | {task.series: (value,)}, split, data.seed)
     result, _ = evaluator.evaluate(params, corpus, split)
-    row = {named(data.source): int(value)}
+    row: dict[str, float] = {named(data.source): int(value)}
     row |= dict(accuracy=result.accuracy, exact_match=result.exact_match)
     if resets:
         result, _ = evaluator.evaluate(params, corpus, split, reset=True)

@@ -81,7 +81,8 @@ def group(name: str) -> tuple[tuple[str, ...], np.ndarray]:
 
     A permutation is written as what its things become, and x y applies y first.
     """
-    words, table = ('',), np.zeros((1, 1), np.int32)
+    words: tuple[str, ...] = ('',)
+    table = np.zeros((1, 1), np.int32)
     for part in name.split('_x_'):
         of_part, product = _simple(part[0], int(part[1:]))
         count = len(of_part)
