@@ -1,6 +1,6 @@
 """Where documents come from: the values of `config.data.source` that are not generated tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from longmem_jax.data import hubs
@@ -11,6 +11,23 @@ from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import Task
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.registry import Registry
+
+
+class Prompts(NamedTuple):
+    """Prompts of a benchmark, for models that write freely.
+
+    Attributes:
+      name: of the task.
+      samples: JSON objects with 'input' and 'answer_prefix', which make the prompt, and 'outputs', the
+        expected strings.
+      generated: tokens that a model may write.
+      score: 'module:function' of (text, outputs) to a number from 0 to 1.
+    """
+
+    name: str
+    samples: Iterable[dict[str, Any]]
+    generated: int
+    score: str
 
 
 class DataSource(NamedTuple):
@@ -28,6 +45,7 @@ class DataSource(NamedTuple):
         by name, as JSON; '' = none.
       require: 'module:function': raises `UsageError` for a config whose scores lack a package.
       task: (`config.data`, tokenizer) to rules to compare models with, in place of n-grams; None = none.
+      prompts: (`config.data`, tokenizer) to the test split as prompts, for each length; None = none.
     """
 
     texts: Callable[[Any, str], Source]
@@ -38,6 +56,7 @@ class DataSource(NamedTuple):
     scores: str = ''
     require: str = ''
     task: Callable[[Any, Any], Task] | None = None
+    prompts: Callable[[Any, Any], Iterable[Prompts]] | None = None
 
 
 def _text(data: Any, split: str) -> Source:

@@ -41,5 +41,5 @@ SUBJECT = Subject(
     },
     checks=('longmem_jax.hosts.data.class_sets:check',),
     starts='longmem_jax.hosts.start:START',
-    commands=('longmem_jax.hosts.commands.lm_eval',),
+    commands=('longmem_jax.hosts.commands.lm_eval', 'longmem_jax.hosts.commands.lm_eval_files'),
 )

@@ -13,6 +13,8 @@ from longmem_jax.data.sets.ruler import source, words
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation import floors
+from tests.parity import compare
+from tests.parity_systems import ruler
 
 WORDS = dict(
     noun=(*(f'n{number}' for number in range(4200)), 'new-n7'),
@@ -327,3 +329,28 @@ def test_without_word_lists_the_extra_is_named(monkeypatch):
     words.listed.cache_clear()
     with pytest.raises(UsageError, match=r"pip install -e '.\[ruler\]', or choose vt"):
         words.listed()
+
+
+def test_the_parity_tool_draws_a_file_again(tmp_path, monkeypatch):
+    """By the name of the file, or by its text and the next power of two."""
+    monkeypatch.setattr(ruler, 'tokenizer_of', lambda path: Bytes())
+    data = ruler.data_of('fwe', 1024, 42, 2)
+    lines = [
+        dict(input=s.text, answer_prefix=s.prefix, outputs=s.outputs, length=len(s.text) + 150)
+        for s in source.samples_of(data, 'test', Bytes())
+    ]
+    for name, last, right in (
+        ('fwe_1024_seed42', '', True),
+        ('case', '', True),
+        ('fwe_1024_seed42', 'x', False),
+        ('fwe_1024_seed7', '', False),
+    ):
+        path = tmp_path / f'{name}.jsonl'
+        lines[-1]['input'] += last
+        path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+        found = list(compare(path))
+        assert len(found) == 4 and all(error <= most for _, error, most in found) == right, name
+        lines[-1]['input'] = lines[-1]['input'].removesuffix('x')
+    other = tmp_path / 'other.jsonl'
+    other.write_text('{"text": "a"}\n')
+    assert not ruler.knows(other) and not ruler.knows(tmp_path / 'none.jsonl')

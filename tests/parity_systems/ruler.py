@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.sets.ruler import source
 from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.data.tokenizers import Tokenizer
 
 PLACES = ('data/tokenizers/gpt2', 'shared/data/tokenizers/gpt2')
 # The beginning of the input of every task that is drawn again.
@@ -34,12 +35,12 @@ def knows(path: Path) -> bool:
     return all(f'"{name}":'.encode() in first for name in ('input', 'outputs'))
 
 
-def gpt2(path: Path) -> Path:
-    """The folder of GPT-2's tokenizer."""
+def tokenizer_of(path: Path) -> Tokenizer:
+    """GPT-2's tokenizer."""
     above = (*path.resolve().parents, Path.cwd(), *Path.cwd().parents)
     for folder in (place / name for place in above for name in PLACES):
         if (folder / 'vocab.json').is_file():
-            return folder
+            return load_tokenizer('tokenizers', folder)
     raise ValueError(f'{path}: no folder above it has {PLACES[0]}, the tokenizer of the samples')
 
 
@@ -60,8 +61,7 @@ def check(path: Path) -> Iterator[tuple[str, str, str]]:
     most = max(example['length'] for example in examples)
     length = int(named['length']) if named else 1 << (most - 1).bit_length()
     data = data_of(task, length, int(named['seed']) if named else 42, len(examples))
-    tokenizer = load_tokenizer('tokenizers', gpt2(path))
-    drawn = source.samples_of(data, 'test', tokenizer)
+    drawn = source.samples_of(data, 'test', tokenizer_of(path))
     for number, (sample, example) in enumerate(zip(drawn, examples, strict=True)):
         yield (
             f'{task} {number} prompt',

@@ -98,13 +98,13 @@ class Documents:
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer, bytes_per_token: int = 1):
-        """Draws some questions for every length.
+        """Draws some questions.
 
         Args:
           bytes_per_token: lengths are multiplied by this, for the tokenizer `Bytes`.
 
         Raises:
-          UsageError: no texts, or a length into which hardly any question fits.
+          UsageError: no texts, or a length in which hardly any question fits.
         """
         self.tokenizer, self._split, self._seed = tokenizer, split, data.seed
         self._task, task = data.task.name, data.task
@@ -114,8 +114,8 @@ class Documents:
         where = f"config.data.path = '{data.path}', {split}"
         source = novels(data.path, split, data.fractions, data.text_field)
         self._novels = Novels(source, tokenizer, where)
-        for length in self._lengths:
-            self._require(length)
+        if any(self._lengths):
+            self._require(min(filter(None, self._lengths)))
 
     def __len__(self) -> int:
         return self._size
@@ -133,7 +133,7 @@ class Documents:
             sample = draws.choice(story(self._task, draws))
             tokens = sum(map(len, self._facts(sample, draws)))
             needs.append(max(tokens, _least_tokens(sample)))
-        if length and np.mean(np.asarray(needs) <= room) < LEAST_SHARE:
+        if np.mean(np.asarray(needs) <= room) < LEAST_SHARE:
             raise UsageError(
                 f'config.data.task.lengths: hardly any question of {self._task} fits in {length:,} '
                 f'tokens, of which {self._prompt} are for the prompt; with this tokenizer half of them '
@@ -173,7 +173,8 @@ class Documents:
         scored = np.concatenate([np.zeros(len(question)), np.ones(len(answer))]).astype(np.uint8)
         scored[-1] = 2
         blank = Part(context.length, lambda start, stop: np.zeros((stop - start,), np.uint8))
-        tokens = Streamed([context, part(question), part(answer)], np.int32)  # type: ignore[list-item]
+        first = Part(context.length, context.read)
+        tokens = Streamed([first, part(question), part(answer)], np.int32)
         marks = Streamed([blank, part(scored)], np.uint8)
         return TokenizedDocument(tokens, 0, scored=marks)  # type: ignore[arg-type]  # read alike
 

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from longmem_jax.data.sets.babilong.stories import (
     GIVERS,
@@ -38,8 +38,8 @@ FORMS = [(kind, re.compile(form.format(r'(\w+)', r'(\w+)').rstrip().replace('?',
 WHERE_IS = re.compile(r'Where is (?:the )?(\w+)\?\s*')
 
 
-def _any(words: object) -> str:
-    return '|'.join(words)  # type: ignore[arg-type]
+def _any(words: Iterable[str]) -> str:
+    return '|'.join(words)
 
 
 _VERB = '|'.join(f'(?P<{kind}>{_any(verbs)})' for kind, verbs in VERBS.items())

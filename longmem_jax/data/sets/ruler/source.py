@@ -8,7 +8,7 @@ ours there. Training draws each document by itself, so that permutations differ 
 import random
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from longmem_jax.data.sets.ruler.sizes import (
     draws_of,
 )
 from longmem_jax.data.sets.ruler.variables import Variables
-from longmem_jax.data.sources import DataSource
+from longmem_jax.data.sources import DataSource, Prompts
 from longmem_jax.data.tasks.registry import Task
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
@@ -283,4 +283,21 @@ def _task(data: Any, tokenizer: Tokenizer) -> Task:
     )
 
 
-SOURCE = DataSource(_texts, _corpus, check, sampled=False, task=_task)
+def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
+    """The test split, a length after another, with the fields of the released files."""
+    for length in data.task.lengths:
+        one = data.copy_and_resolve_references()
+        one.task.lengths = (length,)
+        samples = samples_of(one, 'test', tokenizer)
+        lines = (
+            dict(index=i, input=each.text, answer_prefix=each.prefix, outputs=each.outputs)
+            for i, each in enumerate(samples)
+        )
+        match = 'part' if isinstance(samples.family, Reading) else 'all'
+        yield Prompts(
+            f'ruler_{data.task.name}_{length}', lines, samples.family.generated,
+            f'longmem_jax.data.sets.ruler.score:string_match_{match}',
+        )  # fmt: skip
+
+
+SOURCE = DataSource(_texts, _corpus, check, sampled=False, task=_task, prompts=_prompts)
