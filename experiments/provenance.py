@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import re
 import shlex
 import subprocess
 import sys
@@ -49,8 +50,14 @@ def of_run(seeds: Iterable[int], device: str = '') -> dict[str, Any]:
         'seeds': list(seeds),
         'versions': {name: importlib.metadata.version(name) for name in ('longmem-jax', 'jax')},
         'device': device or f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-        'command': shlex.join(['python', *sys.orig_argv[1:]]),
+        'command': command(sys.orig_argv),
     }
+
+
+def command(arguments: list[str]) -> str:
+    """A command line for others: folders of this machine are `PATH`."""
+    given = [re.sub(r'(^|=)/[^\s=]+', r'\1PATH', argument) for argument in arguments[1:]]
+    return shlex.join(['python', *given])
 
 
 def save(path: Path, content: Any, seeds: Iterable[int], device: str = '') -> Any:

@@ -14,7 +14,7 @@ EXPERIMENTS = Path(provenance.__file__).parent
 OTHERS = {
     'hosts/load.py', 'hosts/dialogue.py', 'hosts/table.py', 'knn_lm/search_speed.py',
     'lifelong/fewrel.py', 'leaderboard/table.py', 'leaderboard/measure.py', 'second_reading/report.py',
-    'tpu_programs.py', 'claims.py', 'page_tables.py',
+    'tpu_programs.py', 'claims.py', 'page_tables.py', 'infini_attention/story_report.py', 'mqar_curve.py',
 }  # fmt: skip
 
 
@@ -77,3 +77,16 @@ def test_every_published_number_has_an_origin(file):
     """The commit; the other fields are of what has been measured since they are written."""
     found = list(origins(json.loads(file.read_text()), {}))
     assert found and all(run.get('commit') for run in found)
+
+
+def test_a_command_names_no_folder_of_the_machine():
+    given = [
+        '/usr/bin/python',
+        '-m',
+        'experiments.compare',
+        '--output=/home/me/runs',
+        '/tmp/x',
+        '--lr=1/2',
+    ]
+    wanted = 'python -m experiments.compare --output=PATH PATH --lr=1/2'
+    assert provenance.command(given) == wanted
