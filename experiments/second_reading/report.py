@@ -61,7 +61,7 @@ def table(found: Found) -> str:
                 kilobytes(cells),
                 str(len(cells)),
                 f'{statistics.mean(first):.2f}',
-                *(markdown.span(by_length[n], 2) if n in by_length else 'not run' for n in lengths),
+                *(_saved(by_length.get(n, []), len(cells)) for n in lengths),
             ]
         )
     for name, by_length in _rules(found).items():
@@ -70,6 +70,14 @@ def table(found: Found) -> str:
         shown = [f'{values[n]:.2f}' if n in values else 'not run' for n in lengths]
         lines.append([name, '', '', f'{first:.2f}', *shown])
     return markdown.table(heads, lines)
+
+
+def _saved(values: list[float], seeds: int) -> str:
+    """What the seeds saved at a length; some are not tested, since they saved nothing at shorter ones."""
+    if not values:
+        return 'not run'
+    tested = f' [{len(values)} of {seeds}]' if len(values) < seeds else ''
+    return markdown.span(values, 2) + tested
 
 
 def _rules(found: Found) -> dict[str, Any]:
