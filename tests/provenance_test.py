@@ -14,7 +14,8 @@ EXPERIMENTS = Path(provenance.__file__).parent
 OTHERS = {
     'hosts/load.py', 'hosts/dialogue.py', 'hosts/table.py', 'knn_lm/search_speed.py',
     'lifelong/fewrel.py', 'leaderboard/table.py', 'leaderboard/measure.py', 'second_reading/report.py',
-    'tpu_programs.py', 'claims.py', 'page_tables.py', 'infini_attention/story_report.py', 'mqar_curve.py',
+    'tpu_programs.py', 'claims.py', 'page_tables.py', 'infini_attention/story_report.py',
+    'mqar_curve.py',
 }  # fmt: skip
 
 

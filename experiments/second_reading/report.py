@@ -73,7 +73,7 @@ def table(found: Found) -> str:
 
 
 def _saved(values: list[float], seeds: int) -> str:
-    """What the seeds saved at a length; some are not tested, since they saved nothing at shorter ones."""
+    """What the seeds saved at a length; who saved nothing at shorter ones was not tested."""
     if not values:
         return 'not run'
     tested = f' [{len(values)} of {seeds}]' if len(values) < seeds else ''
