@@ -35,7 +35,8 @@ from longmem_jax.data.sets.stories import Stories
 from longmem_jax.errors import UsageError
 
 TESTED, LOOKED_AT, PAIRS = 200, 25, 200  # stories at the end and in training; pairs of sentences
-BASE, EVERY = 'local_512', 200  # of fine-tuning; steps between looks at the scores
+BASE = 'local_512'  # of fine-tuning
+BETAS, EVERY = 50, 200  # steps between looks at the betas, and at the scores
 LENGTHS = (32, 64, 128, 256)
 WORDS = (
     '--config.data.tokenizer.kind=words', '--config.data.tokenizer.size=0',
@@ -78,7 +79,7 @@ def config_of(name: str, flags: list[str]) -> Any:
 
 
 def betas(params: Any) -> dict[str, list[float]]:
-    """The beta of every head by block; the weight of the memory is sigmoid(beta). None if `local`."""
+    """The beta of every head by block; the weight of the memory is sigmoid(beta). Empty for `local`."""
     found = {}
     for path, leaf in jax.tree.leaves_with_path(params):
         names = [key.key for key in path]
@@ -112,12 +113,15 @@ class Runs:
         model, course = self._trainer.shared.evaluation_model, list[dict[str, Any]]()
 
         def look(step: int, params: Any) -> None:
+            if step % BETAS:
+                return
             found: dict[str, Any] = {'step': step, 'betas': betas(params)}
             if step % EVERY == 0:
                 now = self._scores(params, seed, 'validation', LOOKED_AT)['kept']
                 found |= {name: now[name]['facts'] for name in ('accuracy', 'pairs')}
                 found['sentences'] = self._sentences(params)
-            course.append(found)
+            if found['betas'] or len(found) > 2:
+                course.append(found)
 
         trained = self._trainer.train(seed, None, 100, begin, look)
         params = jax.device_get(trained.params)

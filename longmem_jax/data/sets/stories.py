@@ -4,7 +4,7 @@ A story tells of a child: its name, home, friend, favourite food, and a thing of
 lost. Some of these come again and again, others in each story. On the way the child meets animals,
 which ask for them, and the last sentences have all of them again. Of colours alone there are others
 between. A text is one line of words with blanks between all words and marks, as in WikiText, from about
-230 words. The stories are ours, and of no paper. With `config.data.path` they are those of files, such
+220 words. The stories are ours, and of no paper. With `config.data.path` they are those of files, such
 as TinyStories, instead.
 """
 
@@ -38,7 +38,6 @@ WORDS = dict(
     spots='trees rivers bridges rocks walls gates ponds caves',
     mood='happy sad tired angry sleepy busy quiet brave',
     ground='hill field road grass sand snow',
-    weather='sun moon rain wind clouds stars',
     many='two three four many some',
 )
 START = (
@@ -51,14 +50,12 @@ START = (
 )
 ON_THE_WAY = (
     '$She walked over the @ground for a long time .',
-    'The @weather came out , and $she was @mood .',
     'The @animal near the @spots was @mood .',
     'The @animals near the @spot were @mood .',
     'There were @many @animals behind the @spot .',
     'A @colour @animal was on the @spot , and it was @mood .',
     '$She sat down by the @spot and took off $her shoes .',
     'It was cold there , so the $child sang to @herself and ran on .',
-    'The @animals saw $her bag , but they were too @mood to help .',
     '" Good day , " said $she , but the @animal did not hear it .',
 )
 OFTEN = (
