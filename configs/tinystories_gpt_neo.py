@@ -64,13 +64,13 @@ def get_config(arg=''):
     config.evaluate.num_lanes = 16
 
     def tiny(config):
-        """2 layers of 64, a minute or two on a core; what it has to learn soonest is to copy.
+        """2 layers of 64, two minutes on a core; what it has to learn soonest is to copy.
 
         So heads are wider, scores are scaled, and the rate is high: with initial kernels of this width,
         scores that are not scaled would begin with a standard deviation of 4.
         """
         size(config, layers=2, width=64, heads=2, feed_forward=128)
-        two_cores(config, steps=2000, lanes=2, segment=32)
+        two_cores(config, steps=3000, lanes=2, segment=32)
         model.vocab_size = config.data.tokenizer.size = 512
         model.scale_scores = True
         config.optimizer.name, config.optimizer.accumulate_steps = 'adamw', 1

@@ -226,7 +226,11 @@ def draw(found: Found, path: Path) -> None:
                     places.append(place)
                     ends.append((statistics.mean(values), min(values), max(values)))
                 else:
-                    axes.plot([place], [statistics.mean(values)], **look | {'markersize': 1.5})
+                    axes.plot(
+                        [place],
+                        [statistics.mean(values)],
+                        **look | {'markersize': 1.5, 'alpha': 0.4},
+                    )
             middle, low, high = zip(*ends, strict=True)
             axes.plot(places, middle, **look, linewidth=1, label=name)
             axes.vlines(places, low, high, color=look['color'], linewidth=1)

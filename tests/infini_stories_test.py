@@ -20,7 +20,7 @@ def test_every_row_can_be_trained_and_reads_as_many_tokens_per_step():
         train = config.train
         assert train.segment_length == int(name.split('_')[1])
         assert train.segment_length * train.segments_per_step == 512
-        assert train.num_steps == (1000 if command.ROWS[name].tuned else 2000)
+        assert train.num_steps == (1000 if command.ROWS[name].tuned else 3000)
 
 
 def told(length=32, count=4):
@@ -112,4 +112,5 @@ def test_a_run_is_kept_and_fine_tuning_begins_with_it(tmp_path, capsys, monkeypa
     command.main([f'--output={tmp_path}', '--rows=tuned_256', '--seeds=7,', *flags])
     assert 'tuned_256, seed 7' not in capsys.readouterr().out
     with pytest.raises(UsageError, match='choose another --output'):
-        command.main([f'--output={tmp_path}', '--rows=local_512', '--seeds=7,'])
+        flags[1] = '--config.train.num_steps=3'
+        command.main([f'--output={tmp_path}', '--rows=local_512', '--seeds=7,', *flags])

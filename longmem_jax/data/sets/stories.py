@@ -139,18 +139,19 @@ def pairs(draw: random.Random, kind: str) -> tuple[str, str]:
     """A right text and a wrong one, which differ in a word, in the manner of BLiMP.
 
     Args:
-      kind: 'number', subject and verb, with a noun of the other number between them; 'gender', a
-        child and its pronoun.
+      kind: 'number', the second sentence has a subject and its verb, with a noun of the other number
+        between them; 'gender', it begins with the pronoun of the child in the first.
     """
+    child, other = draw.sample(list(CHILDREN), 2)
+    name = draw.choice(CHILDREN[child]['name'].split())
+    start = f'Once there was a little {child} called {name} .'
     if kind == 'number':
         one, many = draw.choice([('animal', 'spots'), ('animals', 'spot')])
-        start = f'The {draw.choice(WORDS[one].split())} near the {draw.choice(WORDS[many].split())}'
+        nouns = [draw.choice(WORDS[name].split()) for name in (one, many)]
+        start += f' The {nouns[0]} near the {nouns[1]}'
         words = ('was', 'were') if one == 'animal' else ('were', 'was')
         end = f'{draw.choice(WORDS["mood"].split())} .'
     else:
-        child, other = draw.sample(list(CHILDREN), 2)
-        name = draw.choice(CHILDREN[child]['name'].split())
-        start = f'Once there was a little {child} called {name} .'
         words = (_capital(CHILDREN[child]['she']), _capital(CHILDREN[other]['she']))
         end = f'lived in the {draw.choice(FACTS["home"].split())} .'
     right, wrong = (f'{start} {word} {end}' for word in words)
