@@ -196,7 +196,9 @@ def read(seen: Seen) -> dict[str, Read]:
 
 def recipe(scale: Scale) -> Recipe:
     """A window of `scale.reach` vectors, with the paper's four sinks."""
-    return Recipe({'sinks': dict(memory_length=max(scale.reach, 8), sinks=4)})
+    position, notes = scale.position()
+    fields = dict(memory_length=max(scale.reach, 8), sinks=4, position=position)
+    return Recipe({'sinks': fields}, notes=notes)
 
 
 ENTRY = Entry(
