@@ -6,22 +6,21 @@ from typing import Any
 import numpy as np
 
 from longmem_jax import stopping
-from longmem_jax.data.sets.babilong.source import Documents
+from longmem_jax.data.sets.babilong.source import GENERATED, Documents
 from longmem_jax.data.sets.babilong.streamed import Part, Streamed, part
-from longmem_jax.data.sets.babilong.text import asked, is_right
+from longmem_jax.data.sets.babilong.text import asked, label_match
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import write_json
 from longmem_jax.generation.contexts import ContextReader, num_full
 from longmem_jax.generation.continuations import complete_texts
 from longmem_jax.reporting.progress import Progress
 
-LONGEST = 24  # tokens of an answer
 SEGMENTS = 64  # that are read at a time
 NOTE = 'No parser of the facts was used.'
 
 
 def score(experiment: Experiment, params: Any, split: str, progress: Progress) -> dict[str, Any]:
-    """The share of right answers at every length, as the benchmark counts them (`text.is_right`).
+    """The share of right answers at every length, as the benchmark counts them (`text.label_match`).
 
     Contexts are read a few segments at a time and never held whole. Prints the shares; writes them to
     `WORKDIR/babilong.SPLIT.json`.
@@ -41,7 +40,7 @@ def score(experiment: Experiment, params: Any, split: str, progress: Progress) -
         answers = _written(reader, documents, numbers, experiment)
         for number, output in zip(numbers, answers, strict=True):
             sample, _, length = documents.sample(number)
-            found = is_right(task, asked(sample.question), sample.answer, output)
+            found = label_match(output, [sample.answer, asked(sample.question)])
             right.setdefault(length, []).append(found)
     shares = {str(length): float(np.mean(found)) for length, found in sorted(right.items())}
     for length, share in shares.items():
@@ -59,7 +58,7 @@ def _written(
     conventions, length = experiment.conventions(), reader.model.segment_length
     begin = conventions.read(np.zeros((0,), np.int32))
     prompts = [_after(begin, documents.prompt(number)) for number in numbers]
-    reader.fit(max(map(len, prompts)) + LONGEST)
+    reader.fit(max(map(len, prompts)) + GENERATED)
     full = [num_full(len(prompt), length) for prompt in prompts]
     states = reader.start()
     for texts in _parts(prompts, full, SEGMENTS * length):
@@ -67,7 +66,7 @@ def _written(
         stopping.poll()
     pending = [prompt[end:] for prompt, end in zip(prompts, full, strict=True)]
     return complete_texts(
-        reader, states, pending, LONGEST, experiment.tokenizer, conventions, until=('.',)
+        reader, states, pending, GENERATED, experiment.tokenizer, conventions, until=('.',)
     )
 
 

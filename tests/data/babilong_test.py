@@ -13,7 +13,8 @@ from longmem_jax.data import lanes, load
 from longmem_jax.data.sets.babilong import novels
 from longmem_jax.data.sets.babilong.source import Documents
 from longmem_jax.data.sets.babilong.streamed import Streamed, part
-from longmem_jax.data.sets.babilong.text import facts_in, question_of
+from longmem_jax.data.sets.babilong.text import facts_in, label_match, question_of
+from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation import floors
@@ -209,6 +210,22 @@ def test_parts_are_read_as_one_array():
     np.testing.assert_array_equal(np.asarray(streamed), whole)
     with pytest.raises(IndexError):
         streamed[20]
+
+
+def test_prompts_for_other_models_are_the_documents_without_their_answers(tmp_path):
+    config = config_of(tmp_path, name='qa5', lengths=(0, 900))
+    found = list(SOURCES['babilong'].prompts(config.data, Bytes()))
+    assert [each.name for each in found] == ['babilong_qa5_0', 'babilong_qa5_900']
+    assert found[0].score == 'longmem_jax.data.sets.babilong.text:label_match'
+    config.data.task.lengths = (900,)
+    corpus = load.load(config.data, 'test', Bytes())
+    samples = list(found[1].samples)
+    assert len(samples) == len(corpus) == 6
+    for index, sample in enumerate(samples):
+        answer, question = sample['outputs']
+        text = sample['input'] + sample['answer_prefix'] + f' {answer}.'
+        assert text == text_of(corpus[index].tokens) and question in text
+        assert label_match(f'{answer}.', sample['outputs'])
 
 
 class Reader:

@@ -24,7 +24,7 @@ from longmem_jax.data.sets.babilong.players import ANSWER, QUESTION, players, sa
 from longmem_jax.data.sets.babilong.stories import STORIES, Sample, story
 from longmem_jax.data.sets.babilong.streamed import Part, Streamed, part
 from longmem_jax.data.sets.babilong.text import asked, written
-from longmem_jax.data.sources import DataSource
+from longmem_jax.data.sources import DataSource, Prompts
 from longmem_jax.data.tasks.registry import Task
 from longmem_jax.data.tokenizers import Bytes, Tokenizer
 from longmem_jax.errors import UsageError
@@ -38,6 +38,7 @@ FIELDS = dict(
 )
 TOKENS_PER_FACT = 8
 STORIES_TRIED, LEAST_SHARE = 200, 0.02  # of their questions, this share must fit in a length
+GENERATED = 24  # tokens of a written answer, at most
 LEARNT_FROM, LEARNT_BYTES = 300, 1 << 14  # documents, and bytes of each, for a vocabulary
 
 
@@ -234,6 +235,33 @@ def _task(data: Any, tokenizer: Tokenizer) -> Task:
     )
 
 
+def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
+    """The test split, a length after another."""
+    for length in data.task.lengths:
+        one = data.copy_and_resolve_references()
+        one.task.lengths = (length,)
+        yield Prompts(
+            f'babilong_{data.task.name}_{length}',
+            _lines(Documents(one, 'test', tokenizer)),
+            GENERATED,
+            'longmem_jax.data.sets.babilong.text:label_match',
+        )
+
+
+def _lines(documents: Documents) -> Iterator[dict[str, Any]]:
+    for index in range(len(documents)):
+        sample, text = (
+            documents.sample(index)[0],
+            documents.tokenizer.decode(documents.prompt(index)[:]),
+        )
+        yield dict(
+            index=index,
+            input=text.decode('utf-8', 'replace'),
+            answer_prefix='',
+            outputs=[sample.answer, asked(sample.question)],
+        )
+
+
 SOURCE = DataSource(
     _texts,
     Documents,
@@ -241,4 +269,5 @@ SOURCE = DataSource(
     sampled=False,
     scores='longmem_jax.commands.babilong:score',
     task=_task,
+    prompts=_prompts,
 )

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from longmem_jax.data.sets.babilong.stories import (
     GIVERS,
@@ -89,12 +89,20 @@ def question_of(text: str) -> Question | None:
     return None
 
 
-def is_right(task: str, question: str, answer: str, output: str) -> bool:
+def label_match(output: str, outputs: Sequence[str]) -> bool:
     """Whether an output answers a question, by the benchmark's rule.
 
     The first sentence of the output names the answer, and no other of the task's labels, upper or lower
     case; labels that the question names do not count.
+
+    Args:
+      outputs: the answer and the question.
     """
+    answer, question = (text.lower() for text in outputs)
     said = output.lower().split('.')[0].split('<context>')[0].split('<example>')[0]
-    labels = [label.lower() for label in LABELS[task] if label.lower() not in question.lower()]
-    return [label for label in labels if label in said] == [answer.lower()]
+    of_task = next(labels for labels in map(_lower, LABELS.values()) if answer in labels)
+    return [label for label in of_task if label in said and label not in question] == [answer]
+
+
+def _lower(words: Iterable[str]) -> list[str]:
+    return [word.lower() for word in words]
