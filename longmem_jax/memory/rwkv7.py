@@ -184,8 +184,8 @@ class RWKV7(RecurrentMemory):
         self.erase_out = param('erase_rank', 'heads', 'head_dim')
         self.erase_bias = param('heads', 'head_dim', init=zeros)
         self.first_share = FirstShare(self.settings, self.value_rank)
-        self.gate_in = param('d_model', 'gate_rank')
-        self.gate_out = param('gate_rank', 'heads', 'head_dim')
+        self.shown_in = param('d_model', 'gate_rank')
+        self.shown_out = param('gate_rank', 'heads', 'head_dim')
         self.erased = param('heads', 'head_dim', init=jax.nn.initializers.constant(0.85))
         self.slowed = param('heads', 'head_dim', init=ones)
         self.own = param('heads', 'head_dim', init=zeros)
@@ -212,7 +212,7 @@ class RWKV7(RecurrentMemory):
         log_w = -SLOWEST * jax.nn.sigmoid(logits)
         logits = through(a @ self.erase_in, self.erase_out) + self.erase_bias[:, None]
         a = jax.nn.sigmoid(logits)
-        gate = through(jax.nn.sigmoid(g @ self.gate_in), self.gate_out)
+        gate = through(jax.nn.sigmoid(g @ self.shown_in), self.shown_out)
         if 'v_first' in lane.carried:
             v = v + (lane.carried['v_first'] - v) * self.first_share(of_v)
         else:

@@ -175,10 +175,10 @@ def _rwkv7(settings, theirs):
         maps = {ours: _in(theirs[f'{name}.weight'], heads) for ours, name in names.items()}
         maps['out'] = _out(theirs['output.weight'], heads)
         own = {'projections': maps, 'mixes': jnp.stack([theirs[f'x_{n}'][0, 0] for n in MIXES])}
-        for ours, name in dict(decay='w', erase='a', gate='g').items():
+        for ours, name in dict(decay='w', erase='a', shown='g').items():
             own[f'{ours}_in'] = theirs[f'{name}1']
             own[f'{ours}_out'] = theirs[f'{name}2'].reshape(-1, heads, size)
-            if ours != 'gate':
+            if ours != 'shown':
                 own[f'{ours}_bias'] = theirs[f'{name}0'].reshape(heads, size)
         if 'v1' in theirs:
             first, second, bias = (theirs[f'v{i}'] for i in (1, 2, 0))
