@@ -2,12 +2,14 @@
 
 python -m longmem_jax.main --config=configs/leaderboard.py:task=mqar,memory=infini --workdir=DIR
 `:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `surface` (the
-same with 1, 4 or 16 pairs and a distance between list and questions), `stdlib` (bytes of Python's
-standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two
-cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it for all memories
-and makes the table, with feed-forward layers of a width that makes parameters equal. All attention sees
-half of the token before (`token_shift`): a layer that cannot single it out would otherwise be worse in
-every task, for no reason of its memory, and the others would take thousands of steps to find it.
+same with 1, 4 or 16 pairs and a distance between list and questions), `state` (products in the group
+S5), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last two need `pip install -e '.[ruler]'`), `qa1` to
+`qa3` (BABILong, among the standard library's docstrings), `stdlib` (bytes of Python's standard library)
+or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two cores. This is not
+an experiment of a paper; `python -m experiments.leaderboard` runs it for all memories and makes the
+table, with feed-forward layers of a width that makes parameters equal. All attention sees half of the
+token before (`token_shift`): a layer that cannot single it out would otherwise be worse in every task,
+for no reason of its memory, and the others would take thousands of steps to find it.
 """
 
 from typing import Any
@@ -15,7 +17,8 @@ from typing import Any
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import one_of, variant
 
-TASKS = ('mqar', 'surface', 'stdlib', 'text')
+RULER, BABILONG = ('vt', 'fwe', 'niah_single_1', 'cwe'), ('qa1', 'qa2', 'qa3')
+TASKS = ('mqar', 'surface', 'state', *RULER, *BABILONG, 'stdlib', 'text')
 
 
 def get_config(arg=''):
@@ -44,6 +47,8 @@ def get_config(arg=''):
         fill='others',
         documents=512,
         fillers=64,
+        vocabulary=4096,  # of RULER and BABILong
+        longest=1024,
     )
 
     def tiny(config):
@@ -63,6 +68,8 @@ def get_config(arg=''):
             fill='blank',
             documents=96,
             fillers=8,
+            vocabulary=512,
+            longest=512,
         )
 
     def task(config, name):
@@ -77,6 +84,21 @@ def get_config(arg=''):
             config.evaluate.max_test_segments = 512
             return
         shared = dict(documents=10_000_000, eval_documents=sizes['documents'])
+        if name in RULER + BABILONG:
+            data.source = 'ruler' if name in RULER else 'babilong'
+            # Short documents too, from which looking up is learned first.
+            longest = sizes['longest']
+            own: dict[str, Any] = dict(lengths=(3 * longest // 4, longest), example=False)
+            if name in BABILONG:
+                own = dict(lengths=(0, longest // 8, longest // 4, longest // 2), prompt=0)
+            data.task = shared | own | dict(name=name)
+            config.model.vocab_size = sizes['vocabulary']
+            data.tokenizer = dict(kind='bpe', path='', size=sizes['vocabulary'])
+            return
+        if name == 'state':
+            data.source = 'state_tracking'
+            data.task = shared | dict(group='S5', since=0, lengths=(4, 8, 16, 32, 64))
+            return
         data.source = 'mqar'
         if name == 'surface':
             data.task = shared | dict(

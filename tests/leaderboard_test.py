@@ -186,6 +186,32 @@ def test_a_surface_is_taken_up_where_it_was_left(tmp_path, monkeypatch, capsys):
     assert re.search(line.format('any value: its segment of 32', 1, 1, 1), text)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('column', ['state', 'vt', 'qa1'])
+def test_a_benchmark_is_asked_by_length(column, tmp_path, monkeypatch, capsys):
+    """Documents 1 and 4 times as long as in training; rules are beside them."""
+    monkeypatch.setattr(columns, 'MOST_TIMES', dict.fromkeys(columns.MOST_TIMES, 4))
+    monkeypatch.setattr(columns, 'LEAST_ANSWERS', 4)
+    monkeypatch.setattr(measure, 'ABOVE', -1.0)  # everything is asked
+    given = [
+        f'--output={tmp_path}',
+        '--rows=linear',
+        f'--columns={column}',
+        '--seeds=1',
+        '--',
+        *SMALL,
+    ]
+    command.main(given)
+    text = capsys.readouterr().out
+    assert 'failed' not in text, text
+    (table_name,) = columns.COLUMNS[column].titles
+    (cell,) = cells.of_row(tmp_path, column, 'linear').values()
+    assert [*cell['scores'][table_name]] == ['1x', '4x']
+    assert [score['answers'] for score in cell['scores'][table_name].values()] == [4, 4]
+    rule = 'rules: everything' if column == 'qa1' else 'everything'
+    assert re.search(rf'{rule}.*\| 100 \| 100 \|', text), text
+
+
 @pytest.mark.parametrize(
     'keys, kept, asked',
     [

@@ -92,7 +92,9 @@ def run(options: argparse.Namespace) -> None:
                 continue
             try:
                 row = rows.row(name, size, column.task)
-                config = measure.config_of(row, column, size, options.flags, options.novels)
+                config = measure.config_of(
+                    row, column, size, options.flags, options.novels, options.output / column.name
+                )
                 if column.name == 'speed':
                     baseline = baseline or _baseline(options, column, size)
                     found = [(SEED, speed_cell(row, config, baseline))]
@@ -140,7 +142,11 @@ def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[
 
 def _baseline(options: argparse.Namespace, column: columns.Column, size: str) -> speed.Baseline:
     row = rows.row(rows.BASELINE, size, column.task)
-    return speed.Baseline(measure.config_of(row, column, size, options.flags, options.novels))
+    return speed.Baseline(
+        measure.config_of(
+            row, column, size, options.flags, options.novels, options.output / column.name
+        )
+    )
 
 
 def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> None:
@@ -148,7 +154,9 @@ def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> N
     if cells.finished(options.output, column.name, cells.FLOORS, SEED) is not None:
         return
     row = rows.row(rows.BASELINE, size, column.task)
-    config = measure.config_of(row, column, size, options.flags, options.novels)
+    config = measure.config_of(
+        row, column, size, options.flags, options.novels, options.output / column.name
+    )
     found = measure.floors(column, config, size)
     cells.save(options.output, column.name, cells.FLOORS, SEED, {'scores': found})
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from configs import leaderboard
+
 
 class Asked(NamedTuple):
     """A test, on documents that hold more or are longer than those of the training.
@@ -90,14 +92,45 @@ def surface(config: Any, size: str) -> list[Asked]:
     return asked
 
 
+def by_length(config: Any, size: str) -> list[Asked]:
+    """Documents as long as the longest of training, and 4, 16, ... times as long.
+
+    Chance is a label of BABILong's six; of RULER and state tracking nothing.
+    """
+    task, lanes = config.data.task, config.evaluate.num_lanes
+    chance = 1 / 6 if config.data.source == 'babilong' else 0.0
+    most = MOST_TIMES.get(config.data.source, 64)
+    asked, times = [], 1
+    while times <= most:
+        length = task.lengths[-1] * times
+        documents = LEAST_ANSWERS if length < FAR else lanes if length < FARTHEST else FEW
+        fields = dict(lengths=(length,), eval_documents=documents)
+        asked.append(Asked(config.data.source, f'{times}x', fields, chance))
+        times *= 4
+    return asked
+
+
+MOST_TIMES = dict(babilong=16_384, ruler=64, state_tracking=16)
 SURFACE = {str(keys): f'Recall: {keys} key{"s" * (keys > 1)}' for keys in KEYS}
 OLD = dict(passkey='Passkey (old)', needles='Needles (old)', copy='Copy of four digits (old)')
+NOTHING_LEFT = (
+    'they were within 5 points of chance at a smaller length: they count with what they had there.'
+)
 COLUMNS = {
     column.name: column
     for column in (
         Column('speed', {'speed': 'Time'}, ''),
         Column('mqar', {'mqar': 'MQAR'}, ANSWERS, by_pairs),
         Column('surface', SURFACE, ANSWERS, surface, NEAR_CHANCE),
+        Column('state', {'state_tracking': 'State tracking: S5'}, ANSWERS, by_length, NOTHING_LEFT),
+        *(
+            Column(name, {'ruler': f'RULER: {name}'}, ANSWERS, by_length, NOTHING_LEFT)
+            for name in leaderboard.RULER
+        ),
+        *(
+            Column(name, {'babilong': f'BABILong: {name}'}, ANSWERS, by_length, NOTHING_LEFT)
+            for name in leaderboard.BABILONG
+        ),
         Column('stdlib', {'stdlib': "Python's standard library"}, BITS),
         Column('novels', {'novels': 'Novels'}, BITS),
         Column('recall', OLD, ANSWERS, not_asked=GUESSING, old=True),

@@ -14,7 +14,7 @@ from experiments.short_trainings import Trained, Trainer
 from experiments.speed.bench import state_bytes
 from longmem_jax import files
 from longmem_jax.config import overrides
-from longmem_jax.data.tasks.registry import TASKS
+from longmem_jax.data import load
 from longmem_jax.evaluation import floors as rules
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
@@ -26,13 +26,23 @@ ENOUGH, RECENT = (
 KEPT = ('params', 'steps', 'decided', 'lines')  # of a `Trained`
 
 
-def config_of(row: rows.Row, column: Column, size: str, flags: list[str], novels: str) -> Any:
-    """The configuration of a cell: that of its command, with the flags of the row."""
+def config_of(
+    row: rows.Row, column: Column, size: str, flags: list[str], novels: str, folder: Path
+) -> Any:
+    """The configuration of a cell: that of its command, with the flags of the row.
+
+    A vocabulary that the column needs is learned once, in `folder`.
+    """
     config = rows.config_of(row.name, size, column.task)
     if column.name == 'novels':
         flags = [*flags, f'--config.data.path={novels}']
     _, changes = overrides.split_arguments([*row.flags, *flags])
     overrides.apply(config, changes)
+    tokenizer = config.data.tokenizer
+    if tokenizer.kind == 'bpe' and not tokenizer.path:
+        folder.mkdir(parents=True, exist_ok=True)
+        load.make_tokenizer(config.data, folder)
+        tokenizer.path = str(folder / f'tokenizer.bpe.{tokenizer.size}.json')
     return config
 
 
@@ -100,8 +110,9 @@ def _state_bytes(trained: Trained) -> int:
 
 def _score(trained: Trained, evaluator: Evaluator, test: Asked) -> dict[str, Any]:
     """Right answers on the documents of a test."""
-    data = trained.experiment.config.data
-    corpus = TASKS[data.source].corpus(data.task.to_dict() | test.task, 'test', data.seed)
+    data = trained.experiment.config.copy_and_resolve_references().data
+    data.task.update(test.task)
+    corpus = load.load(data, 'test', trained.experiment.tokenizer)
     kept, _ = evaluator.evaluate(trained.params, corpus, 'test')
     score = {'answers': kept.answers, 'kept': kept.exact_match}
     if test.reset:
@@ -160,8 +171,7 @@ def floors(column: Column, config: Any, size: str) -> dict[str, Any]:
         if alike not in seen:
             asked = config.copy_and_resolve_references()
             asked.data.task.update(test.task | dict(eval_documents=config.data.task.eval_documents))
-            task = asked.data.task.to_dict()
-            corpus = TASKS[asked.data.source].corpus(task, 'test', asked.data.seed)
+            corpus = load.load(asked.data, 'test', load.make_tokenizer(asked.data, None))
             scores = rules.measure(asked, 'test', corpus, lambda: None).scores
             seen[alike] = {r: s['exact_match'] for r, s in scores.items() if 'more' not in r}
         result.setdefault(test.table, {})[test.size] = seen[alike]

@@ -315,6 +315,19 @@ def test_more_words_than_there_are_need_the_second_list(tmp_path, monkeypatch):
     assert all(output.startswith('m') for output in sample.outputs)
 
 
+def test_a_common_word_may_be_two(tmp_path, monkeypatch):
+    """Such as 'ad hoc'; the answer lists them in the order of the text."""
+    twice = {kind: tuple(f'{word} hoc' for word in some) for kind, some in WORDS.items()}
+    monkeypatch.setattr(words, 'listed', lambda: twice)
+    config = config_of(tmp_path, 'cwe', 1000, example=False)
+    samples = source.Samples(config.data, 'train', crude)
+    sample, (text, _, answer) = samples[0], source.Documents(samples)[0]
+    named = samples.family._list(answer.text)
+    assert sorted(named) == sorted(sample.outputs)
+    places = [text.text.index(f'. {word}') for word in named]
+    assert places == sorted(places)
+
+
 def test_pairs_of_words_are_sorted_and_each_once():
     """Also where an adjective begins another, and where two pairs are the same word."""
     wanted = sorted({f'{a}-{n}' for a in WORDS['adjective'] for n in WORDS['noun'][-300:]})

@@ -39,9 +39,9 @@ class CommonWords:
 
     generated = 120
     question = 'Question:'
-    letters = '[a-z-]+'
+    letters = '[a-z -]+'  # some words are two, such as 'ad hoc'
     due = 'list are:'
-    part = r'\d+\. (\S+)(?= )'
+    part = r'\d+\. (.+?)(?= \d+\.)'
 
     def __init__(self, order: int, example: bool, more: Callable[[], list[str]]):
         """Shuffles the words.
@@ -90,7 +90,8 @@ class CommonWords:
 
     def _list(self, text: str) -> list[str]:
         """The words of the last list of a text."""
-        return re.findall(r'\d+\. (\S+)', text.split('often.\n')[-1].split('\nQuestion')[0])
+        text = text.split('often.\n')[-1].split('\nQuestion')[0]
+        return re.findall(r'\d+\. (.+?)(?= \d+\.|$)', text)
 
     def _draw(self, draws: Draws, different: int, length: int) -> Sample:
         """A sample whose list has so many different words."""
