@@ -86,8 +86,27 @@ def test_what_is_given_back_is_a_share_of_what_the_shorter_segment_lost():
     }
     assert story_report.given_back(found) == {'tuned_64': {'0': 75.0}}
     assert '| `local_64` | 1 | 1.000 | 40.0 |' in story_report.table(found)
-    steps, values = story_report.course_of_betas(found['tuned_64']['0'])
-    assert story_report.settled(steps, values) == 50
+
+
+def test_how_betas_went_is_kept_and_most_looks_are_not(tmp_path):
+    betas = [0.0, 0.5, 0.95, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    path = tmp_path / 'tuned_64' / '0.json'
+    path.parent.mkdir()
+    path.write_text(json.dumps(cell(70.0, betas)))
+    found = story_report.collect(tmp_path)['tuned_64']['0']
+    assert [look['step'] for look in found['course']] == [0, 200]
+    went = {
+        'before': 0.0,
+        'layer 1': 1.0,
+        'layer 2': 0.0,
+        'moved': 0.5,
+        'settled': 50,
+        'steps': 200,
+    }
+    assert found['betas'] == went
+    assert '| `tuned_64` | 0.00 | 1.00 | 0.00 | 0.50 | 50 | 200 |' in story_report.betas_table(
+        {'tuned_64': {'0': found}}
+    )
 
 
 def test_unknown_rows_are_refused(capsys, tmp_path):

@@ -13,18 +13,34 @@ from longmem_jax import files
 from longmem_jax.reporting import figures
 
 FILE = 'stories'
+KEPT = 200  # steps between looks that are published
 NEAR_END = 0.1  # betas have settled when no more than this share of their way is left
 
 Found = dict[str, dict[str, dict[str, Any]]]  # row to seed to cell
 
 
 def collect(output: Path) -> Found:
-    """The cells of a folder; those of `stories.json` too, where there is no newer one."""
+    """The cells of a folder; those of `stories.json` too, where there is no newer one.
+
+    Those of the folder are made shorter: 'betas' says how they went, and every `KEPT` steps are kept.
+    """
     brought = output / f'{FILE}.json'
     found: Found = json.loads(brought.read_text()) if brought.exists() else {}
     for path in sorted(output.glob('*/*.json')):
-        found.setdefault(path.parent.name, {})[path.stem] = json.loads(path.read_text())
+        cell = json.loads(path.read_text())
+        cell['betas'] = _of_betas(cell)
+        cell['course'] = [look for look in cell['course'] if look['step'] % KEPT == 0]
+        found.setdefault(path.parent.name, {})[path.stem] = _rounded(cell)
     return {name: found[name] for name in sorted(found, key=_place)}
+
+
+def _rounded(tree: Any) -> Any:
+    """The tree with three decimals."""
+    if isinstance(tree, dict):
+        return {name: _rounded(value) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [_rounded(value) for value in tree]
+    return round(tree, 3) if isinstance(tree, float) else tree
 
 
 def _place(name: str) -> tuple[int, int]:
@@ -101,28 +117,32 @@ def settled(steps: np.ndarray, values: np.ndarray) -> int:
     return int(steps[outside[-1] + 1]) if len(outside) else int(steps[0])
 
 
+def _of_betas(cell: dict[str, Any]) -> dict[str, float]:
+    """How the betas of a cell went: means of the heads, and the step at which they had settled."""
+    steps, values = course_of_betas(cell)
+    if not len(steps):
+        return {}
+    last = values[-1].mean(1)
+    return {
+        'before': float(values[0].mean()),
+        **{f'layer {layer}': float(mean) for layer, mean in enumerate(last, 1)},
+        'moved': float(np.abs(values[-1] - values[0]).mean()),
+        'settled': settled(steps, values),
+        'steps': int(steps[-1]),
+    }
+
+
 def betas_table(found: Found) -> str:
-    """Mean betas by block before and after, how far they went, and when they had settled."""
+    """Mean betas before and after, by layer, how far each moved, and when they had settled."""
+    rows = {name: [cell['betas'] for cell in seeds.values()] for name, seeds in found.items()}
+    rows = {name: cells for name, cells in rows.items() if all(cells)}
+    columns = list(next(iter(rows.values()))[0]) if rows else []
     lines = []
-    for name, seeds in found.items():
-        courses = [course_of_betas(cell) for cell in seeds.values()]
-        if not all(len(steps) for steps, _ in courses):
-            continue
-        last = [values[-1].mean(1) for _, values in courses]
-        first = [values[0].mean() for _, values in courses]
-        way = [np.abs(values[-1] - values[0]).mean() for _, values in courses]
-        lines.append(
-            [
-                f'`{name}`',
-                markdown.span(first, 2),
-                *(markdown.span([block[i] for block in last], 2) for i in range(len(last[0]))),
-                markdown.span(way, 2),
-                markdown.span([settled(*course) for course in courses], 0),
-                str(courses[0][0][-1]),
-            ]
-        )
-    heads = ['row', 'beta before', 'layer 1 after', 'layer 2 after', 'moved by', 'settled', 'steps']
-    return markdown.table(heads, lines)
+    for name, cells in rows.items():
+        digits = {'settled': 0, 'steps': 0}
+        spans = [markdown.span([cell[c] for cell in cells], digits.get(c, 2)) for c in columns]
+        lines.append([f'`{name}`', *spans])
+    return markdown.table(['beta', *columns], lines)
 
 
 def draw(found: Found, path: Path) -> None:
@@ -166,7 +186,7 @@ def write(output: Path) -> str:
         for name, shares in given_back(found).items()
     ]
     text = '\n\n'.join([table(found), betas_table(found), '\n'.join(back)])
-    files.write_json(output / f'{FILE}.json', found)
+    files.write_json(output / f'{FILE}.json', found, indent=None)
     (output / f'{FILE}.md').write_text(text + '\n')
     draw(found, output / f'{FILE}.png')
     return text
