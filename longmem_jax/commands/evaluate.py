@@ -106,7 +106,9 @@ def evaluate(
             progress.say(f'memory saved: {save_state}, {size:,} bytes')
     paths = {}
     source = experiment.config.data.source
-    if source in TASKS and TASKS[source].series:
+    if source in TASKS and TASKS[source].series and load_state:
+        progress.say(f'not scored by {named(source)}: --load_state is the memory of one text')
+    elif source in TASKS and TASKS[source].series:
         figure = by_value(experiment, evaluator, params, split, progress)
         paths = {f'by {named(source)}': figure}
     by_source.score(experiment, params, split, progress)

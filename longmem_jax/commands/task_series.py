@@ -29,7 +29,7 @@ def at_value(
     *,
     resets: bool = True,
 ) -> dict[str, float]:
-    """Scores `eval_documents` documents with one value of the series of the task.
+    """Scores `eval_documents` documents with one value of the series of the task, or the first of them.
 
     Memory and time per token are constant. Returns the value by its name, such as 'distance', accuracy,
     exact match, and, with `resets`, exact match with the memory reset before every segment.
@@ -37,11 +37,12 @@ def at_value(
     data = config.data
     task = TASKS[data.source]
     corpus = task.corpus(data.task.to_dict() | {task.series: (value,)}, split, data.seed)
-    result, _ = evaluator.evaluate(params, corpus, split)
+    most = config.evaluate.max_test_segments
+    result, _ = evaluator.evaluate(params, corpus, split, max_segments=most)
     row: dict[str, float] = {named(data.source): int(value)}
     row |= dict(accuracy=result.accuracy, exact_match=result.exact_match)
     if resets:
-        result, _ = evaluator.evaluate(params, corpus, split, reset=True)
+        result, _ = evaluator.evaluate(params, corpus, split, reset=True, max_segments=most)
         row['exact_match_reset'] = result.exact_match
     return row
 

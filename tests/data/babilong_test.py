@@ -84,6 +84,17 @@ def test_every_gap_is_as_likely_and_training_draws_its_lengths(tmp_path):
     assert np.histogram(places, 4, (0, 1))[0] / len(places) == pytest.approx(0.25, abs=0.04)
 
 
+def test_no_question_of_the_test_is_in_training(tmp_path):
+    """Stories are drawn by the split, although its number and the seed are equal."""
+    data = config_of(tmp_path, lengths=(600,), documents=20, eval_documents=20).data
+    by_split = []
+    for split in ('train', 'validation', 'test'):
+        documents = load.load(data, split, Bytes())
+        by_split.append({str(documents.sample(number)[0]) for number in range(20)})
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert len(by_split[one] & by_split[other]) < 4
+
+
 def test_any_part_of_a_document_is_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(novels, 'BLOCK', 256)
     config = config_of(tmp_path, lengths=(9000,), name='qa2')

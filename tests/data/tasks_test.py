@@ -270,6 +270,11 @@ def test_documents_are_the_same_whatever_the_order(kind, settings):
         len(o.tokens) != len(f.tokens) or (o.tokens != f.tokens).any()
         for o, f in zip(map(other.__getitem__, indices), forward, strict=True)
     )
+    validation = kind(settings, 'validation', 0)
+    assert any(
+        len(o.tokens) != len(f.tokens) or (o.tokens != f.tokens).any()
+        for o, f in zip(map(validation.__getitem__, indices), forward, strict=True)
+    ), 'the seed of a document must have the split'
     train = kind(settings, 'train', 0)[0]
     assert len(train.tokens) != len(forward[0].tokens) or (train.tokens != forward[0].tokens).any()
     np.testing.assert_array_equal(first.lengths(), [len(f.tokens) for f in forward])

@@ -78,7 +78,10 @@ def write_tasks(config: Any, folder: str) -> list[Path]:
     if source.check:
         require_none(under('config.data.task', source.check(data.task)))
     place = Path(folder).expanduser()
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f'--folder={folder}: cannot be made: {error.strerror}.') from error
     written = []
     for found in source.prompts(data, make_tokenizer(data, place)):
         module, score = found.score.split(':')

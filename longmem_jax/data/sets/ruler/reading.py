@@ -86,6 +86,12 @@ class Reading:
             raise UsageError(
                 f'config.data.path = {path}: not the JSON of {of} ({type(error).__name__}: {error}).'
             ) from error
+        for question in self.questions:
+            if not question.answers or not all(isinstance(a, str) and a for a in question.answers):
+                raise UsageError(
+                    f'config.data.path = {path}: the question {question.text!r} has the answers '
+                    f'{question.answers}; give at least one text.'
+                )
         self._numbers = {question.text: i for i, question in enumerate(self.questions)}
 
     def prepare(self, draws: Draws, count: Count, length: int) -> int:
