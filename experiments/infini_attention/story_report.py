@@ -171,7 +171,7 @@ def draw(found: Found, path: Path) -> None:
     left.set_xlabel('tokens since the word was last read')
     left.set_ylabel('facts that are predicted, %')
     left.grid(alpha=0.3)
-    left.legend(fontsize=7)
+    figure.legend(loc='outside right upper', fontsize=7)
     right.set_xlabel('step')
     right.set_ylabel('beta, mean of the heads (thin: layer 1)')
     right.grid(alpha=0.3)
