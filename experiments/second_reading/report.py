@@ -90,10 +90,10 @@ def draw(found: Found, path: Path) -> None:
     """Bits per byte saved against the length of a copy, a line per memory."""
     figure = figures.figure(8.4, 4.6)
     axes = figure.subplots()
-    colours = [f'C{number}' for number in range(10)]
+    colours = [*(f'C{number}' for number in range(10)), 'black']
     for place, name in enumerate(_order(found)):
         by_length = saved(found[name])
-        lengths, colour = list(by_length), colours[place % 10]
+        lengths, colour = list(by_length), colours[place % 11]
         mean = [statistics.mean(values) for values in by_length.values()]
         label = f'{name}, {kilobytes(found[name])} kB'
         style = '-' if place < 10 else '-.'
