@@ -110,6 +110,7 @@ def test_unknown_rows_and_empty_folders(tmp_path, capsys):
     assert 'no finished cells' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('size', ['tiny', ''])
 def test_every_memory_goes_into_every_width(size):
     for name in rows.names():
