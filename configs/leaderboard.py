@@ -97,7 +97,7 @@ def get_config(arg=''):
             return
         if name == 'state':
             data.source = 'state_tracking'
-            data.task = shared | dict(group='S5', since=0, lengths=(4, 8, 16, 32, 64))
+            data.task = shared | dict(group='S5', lengths=(4, 8, 16, 32, 64))
             return
         data.source = 'mqar'
         if name == 'surface':

@@ -24,7 +24,7 @@ def get_config(arg=''):
     size(config, layers=2, width=512, heads=8, feed_forward=2048)
     config.data.source = 'state_tracking'
     config.data.task = dict(
-        documents=1_000_000, eval_documents=1024, group='S5', since=0, lengths=(4, 8, 16, 32)
+        documents=1_000_000, eval_documents=1024, group='S5', lengths=(4, 8, 16, 32)
     )
     config.model.vocab_size = 121
     config.optimizer.name = 'adamw'

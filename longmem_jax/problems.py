@@ -60,6 +60,22 @@ def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
     ]
 
 
+def rising(
+    fields: Mapping[str, Any], name: str, least: int, words: str, most: int = 10**9
+) -> list[str]:
+    """Problems of a field of rising ints between two bounds; `words`: what they are, with an example."""
+    given = fields.get(name)
+    known = isinstance(given, Sequence) and all(type(number) is int for number in given)
+    if (
+        known
+        and given
+        and list(given) == sorted(set(given))
+        and least <= given[0] <= given[-1] <= most
+    ):
+        return []
+    return [f'{name} = {given}: must be rising ints from {least} to {most:,}, {words}']
+
+
 def at_most(fields: Mapping[str, Any], most: Mapping[str, float]) -> list[str]:
     """Problems of fields above their limit in `most`."""
     return [

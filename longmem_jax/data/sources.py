@@ -8,7 +8,7 @@ from longmem_jax.data.documents import Source
 from longmem_jax.data.folders import Folders
 from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
 from longmem_jax.data.stdlib import StandardLibrary
-from longmem_jax.data.tasks.registry import Task
+from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.registry import Registry
 
@@ -44,7 +44,7 @@ class DataSource(NamedTuple):
       scores: 'module:function' of its own scores: (experiment, parameters, split, progress) to results
         by name, as JSON; '' = none.
       require: 'module:function': raises `UsageError` for a config whose scores lack a package.
-      task: (`config.data`, tokenizer) to rules to compare models with, in place of n-grams; None = none.
+      players: (`config.data`, tokenizer) to rules to compare models with; None = n-grams.
       prompts: (`config.data`, tokenizer) to the test split as prompts, for each length; None = none.
     """
 
@@ -55,7 +55,7 @@ class DataSource(NamedTuple):
     sampled: bool = True
     scores: str = ''
     require: str = ''
-    task: Callable[[Any, Any], Task] | None = None
+    players: Callable[[Any, Any], Players] | None = None
     prompts: Callable[[Any, Any], Iterable[Prompts]] | None = None
 
 

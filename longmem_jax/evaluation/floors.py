@@ -18,7 +18,7 @@ from longmem_jax.data import lanes
 from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 from longmem_jax.data.order import circles, shared_out
 from longmem_jax.data.sources import SOURCES
-from longmem_jax.data.tasks.registry import TASKS, Task
+from longmem_jax.data.tasks.registry import TASKS, Players, Task
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation.ngrams import NGrams, stream
@@ -73,11 +73,12 @@ def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyC
         total,
     )
     lengths = corpus.lengths()
-    task = _task(config.data, corpus.tokenizer)
+    task = _players(config.data, corpus.tokenizer)
     if task is not None:
         scores = _of_task(
             task,
             config.data.task.to_dict(),
+            corpus.tokenizer.begin,
             evaluate.segment_length,
             int(lengths.max()),
             parts,
@@ -107,11 +108,11 @@ def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyC
     )
 
 
-def _task(data: Any, tokenizer: Tokenizer) -> Task | None:
-    """The task whose rules are the players; None for texts."""
+def _players(data: Any, tokenizer: Tokenizer) -> Task | Players | None:
+    """What has the rules; None for texts."""
     if data.source in TASKS:
         return TASKS[data.source]
-    make = SOURCES[data.source].task
+    make = SOURCES[data.source].players
     return make(data, tokenizer) if make else None
 
 
@@ -169,8 +170,9 @@ def _inputs(document: TokenizedDocument, begin: int) -> np.ndarray:
 
 
 def _of_task(
-    task: Task,
+    task: Task | Players,
     settings: Any,
+    begin: int,
     segment: int,
     longest: int,
     parts: Iterator[tuple[TokenizedDocument, int]],
@@ -179,7 +181,6 @@ def _of_task(
 
     `longest` is the number of tokens of the longest document.
     """
-    begin = task.vocabulary(settings).begin
     sums: dict[tuple[str, str], np.ndarray] = {}  # answers and tokens that are right
     counts = np.zeros(2)
     for document, read in parts:

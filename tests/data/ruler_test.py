@@ -183,7 +183,7 @@ def places(corpus, index):
 
 def test_who_has_seen_everything_knows_everything_and_nobody_else(case):
     corpus = load.load(case.data, 'train', Bytes())
-    task = load.SOURCES['ruler'].task(case.data, Bytes())
+    task = load.SOURCES['ruler'].players(case.data, Bytes())
     scores = []
     for index in range(4):
         inputs, asked, targets = places(corpus, index)
@@ -199,7 +199,7 @@ def test_who_has_seen_everything_knows_everything_and_nobody_else(case):
 
 def test_rules_do_not_read_the_future_nor_what_was_not_seen(case):
     corpus, random = load.load(case.data, 'train', Bytes()), np.random.default_rng(0)
-    task = load.SOURCES['ruler'].task(case.data, Bytes())
+    task = load.SOURCES['ruler'].players(case.data, Bytes())
     for index in range(2):
         inputs, asked, _ = places(corpus, index)
         question = task.questions(None, inputs, asked)
@@ -221,7 +221,7 @@ def test_what_is_seen_of_a_chain_is_known(tmp_path):
     inputs, asked, targets = places(corpus, 0)
     text = Bytes().decode(inputs[1:]).decode()
     third = text.index('VAR', text.index(' = VAR', text.index(' = VAR') + 1) + 6) + 1
-    task = load.SOURCES['ruler'].task(config.data, Bytes())
+    task = load.SOURCES['ruler'].players(config.data, Bytes())
     chances = task.rules['look up'](None, inputs, asked, np.full(len(asked), third))
     right = chances[np.arange(len(asked)), targets]
     assert (right[-12:] == 1.0).all() and (right[:12] < 0.1).all()

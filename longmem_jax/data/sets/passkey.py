@@ -16,7 +16,7 @@ from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, source_of
 from longmem_jax.data.tasks.recall import between
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section
+from longmem_jax.problems import of_section, rising
 
 GIVEN = '\n\nThe pass key is {0}. Remember it: {0} is the pass key.\n\n'
 ASKED = '\n\nWhat is the pass key? The pass key is'
@@ -31,10 +31,7 @@ FIELDS = dict(
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `distances`, in characters, must be in rising order."""
     problems = of_section({n: settings[n] for n in settings if n != 'distances'}, FIELDS)
-    distances = settings.get('distances')
-    known = isinstance(distances, Sequence) and all(isinstance(n, int) for n in distances)
-    if not known or not distances or list(distances) != sorted(set(distances)) or distances[0] < 0:
-        problems.append(f'distances = {distances}: must be rising ints, such as (100, 400, 1600)')
+    problems += rising(settings, 'distances', 0, 'characters, such as (100, 400, 1600)')
     return problems
 
 

@@ -10,7 +10,6 @@ them sooner.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section
+from longmem_jax.problems import of_section, rising
 
 FIELDS = dict(
     documents=(1, 10**9),
@@ -36,12 +35,7 @@ KEPT_TEXTS = 256  # that are not read from files again
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `lengths` of a copy, in bytes, must be in rising order."""
     problems = of_section({n: settings[n] for n in settings if n != 'lengths'}, FIELDS)
-    lengths = settings.get('lengths')
-    known = isinstance(lengths, Sequence) and all(isinstance(n, int) for n in lengths)
-    if not known or not lengths or list(lengths) != sorted(set(lengths)) or lengths[0] < 1:
-        problems.append(
-            f'lengths = {lengths}: must be rising ints, bytes of a copy, such as (64, 256)'
-        )
+    problems += rising(settings, 'lengths', 1, 'bytes of a copy, such as (64, 256)')
     return problems
 
 

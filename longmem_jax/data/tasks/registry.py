@@ -24,6 +24,13 @@ from longmem_jax.registry import Registry
 Settings = Any  # `config.data.task`
 
 
+class Players(NamedTuple):
+    """What floors need of a task, of a source that is none; the attributes are those of `Task`."""
+
+    questions: Callable[[Settings, np.ndarray, np.ndarray], np.ndarray]
+    rules: Mapping[str, Callable[[Settings, np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+
+
 class Task(NamedTuple):
     """A task.
 

@@ -6,8 +6,7 @@ a direct product such as `A4_x_Z5`. A5, A4_x_Z5 and Z60 have 60 elements each. B
 and linear recurrences with diagonal decays need more layers for longer sequences of A5 and S5.
 
 An answer is a whole sequence, so exact match is the share of sequences without an error, and accuracy
-the share of right positions. With `since`, positions before it are read, but not asked for: accuracy by
-position. Sequences are drawn, so a short one of the test can also occur in training.
+the share of right positions. Sequences are drawn, so a short one of the test can also occur in training.
 """
 
 import functools
@@ -21,15 +20,15 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.problems import of_section
+from longmem_jax.problems import of_section, rising
 
 FIELDS = dict(
     documents=(1, 10**9),
     eval_documents=(1, 10**9),
     group=str,
-    since=(0, 10**8),  # the first position that is asked for
 )
 SERIES = 'lengths'  # `--mode=evaluate` scores each by itself
+LONGEST = 10**7  # elements of a sequence, which is held whole
 MOST_ELEMENTS = 1000  # there is a table of all products of two
 
 
@@ -46,18 +45,7 @@ def check(settings: Any) -> list[str]:
             f"group = '{settings['group']}': must be Sn, An or Zn, or a product such as 'A4_x_Z5', of 2 "
             f'to {MOST_ELEMENTS:,} elements, such as S5, A5 or Z60'
         )
-    given = settings.get('lengths')
-    try:
-        lengths = tuple(int(length) for length in given)
-    except (TypeError, ValueError):
-        lengths = ()
-    if not lengths or min(lengths) < 1 or list(lengths) != sorted(set(lengths)):
-        problems.append(f'lengths = {given}: must be rising numbers in a tuple, such as (2, 32)')
-    elif settings['since'] >= lengths[0]:
-        problems.append(
-            f'since = {settings["since"]}: must be below the least of lengths = {given}, or nothing of '
-            'it is asked for'
-        )
+    problems += rising(settings, 'lengths', 1, 'elements of a sequence, such as (2, 32)', LONGEST)
     return problems
 
 
@@ -153,7 +141,7 @@ class StateTracking:
         """Draws nothing yet; `settings` is `config.data.task`."""
         self._settings, self._seed, self._split = settings, seed, split
         self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self._lengths = tuple(int(length) for length in settings['lengths'])
+        self._lengths = tuple(settings['lengths'])
         self.tokenizer = vocabulary(settings)
 
     def __len__(self) -> int:
@@ -172,7 +160,6 @@ class StateTracking:
         words, table = group(self._settings['group'])
         inputs = random.integers(0, len(words), length).astype(np.int32)
         scored = np.ones(length, np.uint8)
-        scored[: self._settings['since']] = 0
         scored[-1] = 2
         tokens = products(table, inputs)
         return TokenizedDocument(tokens=tokens, num_bytes=0, inputs=inputs, scored=scored)

@@ -7,7 +7,7 @@ of N tokens that knows all rules of bAbI.
 import collections
 import functools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from longmem_jax.data.sets.babilong.reasoning import answer
 from longmem_jax.data.sets.babilong.stories import LABELS, story
 from longmem_jax.data.sets.babilong.text import facts_in, question_of
+from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.tokenizers import Tokenizer
 
 QUESTION, ANSWER = '\n\nQuestion:', '\nAnswer:'
@@ -26,12 +27,10 @@ def said(label: str) -> str:
     return f' {label}.'
 
 
-Questions = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
-Rule = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 Named = Callable[[str, str], str | None]  # text that was seen, question: a label, or None
 
 
-def players(task: str, tokenizer: Tokenizer) -> tuple[Questions, Mapping[str, Rule]]:
+def players(task: str, tokenizer: Tokenizer) -> Players:
     """Where questions begin, and the rules of a task; see `data.tasks.registry.Task`."""
     player = _Player(task, tokenizer)
     named = {
@@ -39,9 +38,8 @@ def players(task: str, tokenizer: Tokenizer) -> tuple[Questions, Mapping[str, Ru
         'last label': player.last_label,
         'commonest label': player.commonest,
     }
-    return player.questions, {
-        name: functools.partial(player.chances, way) for name, way in named.items()
-    }
+    rules = {name: functools.partial(player.chances, way) for name, way in named.items()}
+    return Players(player.questions, rules)
 
 
 def by_rules(seen: str, question: str) -> str | None:

@@ -12,7 +12,7 @@ alone; the novels are those of the split.
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,10 @@ from longmem_jax.data.sets.babilong.stories import STORIES, Sample, story
 from longmem_jax.data.sets.babilong.streamed import Part, Streamed, part
 from longmem_jax.data.sets.babilong.text import asked, written
 from longmem_jax.data.sources import DataSource, Prompts
-from longmem_jax.data.tasks.registry import Task
+from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.tokenizers import Bytes, Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section
+from longmem_jax.problems import of_section, rising
 
 FIELDS = dict(
     name=tuple(STORIES),
@@ -45,15 +45,13 @@ LEARNT_FROM, LEARNT_BYTES = 300, 1 << 14  # documents, and bytes of each, for a 
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `lengths`, in tokens, must be in rising order."""
     problems = of_section({n: settings[n] for n in settings if n != 'lengths'}, FIELDS)
-    lengths, where = settings.get('lengths'), f'lengths = {settings.get("lengths")}'
-    known = isinstance(lengths, Sequence) and all(isinstance(n, int) for n in lengths)
-    if not known or not lengths or list(lengths) != sorted(set(lengths)) or lengths[0] < 0:
-        problems.append(f'{where}: must be rising ints, tokens of a document, such as (1024, 4096)')
-    elif (
-        not problems and 0 < (least := min(filter(None, lengths), default=0)) <= settings['prompt']
-    ):
+    problems += rising(settings, 'lengths', 0, 'tokens of a document, such as (1024, 4096)')
+    if problems:
+        return problems
+    lengths = settings['lengths']
+    if 0 < (least := min(filter(None, lengths), default=0)) <= settings['prompt']:
         problems.append(
-            f'{where}: {settings["prompt"]} tokens of each are for the prompt '
+            f'lengths = {lengths}: {settings["prompt"]} tokens of each are for the prompt '
             f'(config.data.task.prompt), and {least} leave none for the facts'
         )
     return problems
@@ -223,16 +221,9 @@ def _texts(data: Any, split: str) -> Source:
     return _Texts(data, split)
 
 
-def _task(data: Any, tokenizer: Tokenizer) -> Task:
+def _players(data: Any, tokenizer: Tokenizer) -> Players:
     """The rules to compare models with."""
-    questions, rules = players(data.task.name, tokenizer)
-    return Task(
-        lambda settings, split, seed: Documents(data, split, tokenizer),
-        check,
-        lambda settings: tokenizer,
-        questions,
-        rules,
-    )
+    return players(data.task.name, tokenizer)
 
 
 def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
@@ -268,6 +259,6 @@ SOURCE = DataSource(
     check,
     sampled=False,
     scores='longmem_jax.commands.babilong:score',
-    task=_task,
+    players=_players,
     prompts=_prompts,
 )

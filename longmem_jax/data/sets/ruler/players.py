@@ -1,22 +1,19 @@
 """Players without parameters for RULER's tasks: they read the text, as far as it was seen."""
 
 import re
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from longmem_jax.data.sets.ruler.sizes import Family
+from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.tokenizers import Tokenizer
 
-Questions = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
-Rule = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
-
-def players(family: Family, tokenizer: Tokenizer) -> tuple[Questions, Mapping[str, Rule]]:
+def players(family: Family, tokenizer: Tokenizer) -> Players:
     """Where questions begin, and the rules of a task; see `data.tasks.registry.Task`."""
     player = _Player(family, tokenizer)
-    return player.questions, {'look up': player.look_up}
+    return Players(player.questions, {'look up': player.look_up})
 
 
 class _Player:

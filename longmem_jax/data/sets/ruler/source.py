@@ -34,10 +34,10 @@ from longmem_jax.data.sets.ruler.sizes import (
 )
 from longmem_jax.data.sets.ruler.variables import Variables
 from longmem_jax.data.sources import DataSource, Prompts
-from longmem_jax.data.tasks.registry import Task
+from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section
+from longmem_jax.problems import of_section, rising
 from longmem_jax.untrusted import json_file
 
 NAMES = (*needles.KINDS, 'vt', 'cwe', 'fwe', *READERS)
@@ -56,12 +56,8 @@ LARGEST_FILE = 1 << 30  # bytes
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `lengths`, in tokens with those to be written, in rising order."""
     problems = of_section({n: settings[n] for n in settings if n != 'lengths'}, FIELDS)
-    lengths = settings.get('lengths')
-    known = isinstance(lengths, Sequence) and all(isinstance(n, int) for n in lengths)
-    if not known or not lengths or list(lengths) != sorted(set(lengths)) or lengths[0] < 1:
-        problems.append(
-            f'lengths = {lengths}: must be rising ints, tokens of prompt and answer, such as (512, 4096)'
-        )
+    words = 'tokens of prompt and answer, such as (512, 4096)'
+    problems += rising(settings, 'lengths', 1, words)
     return problems
 
 
@@ -271,16 +267,9 @@ def _corpus(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:
     return PieceCorpus(Documents(samples_of(data, split, tokenizer)), tokenizer)
 
 
-def _task(data: Any, tokenizer: Tokenizer) -> Task:
+def _players(data: Any, tokenizer: Tokenizer) -> Players:
     """The rules to compare models with."""
-    questions, rules = players(family_of(data), tokenizer)
-    return Task(
-        lambda settings, split, seed: _corpus(data, split, tokenizer),
-        check,
-        lambda settings: tokenizer,
-        questions,
-        rules,
-    )
+    return players(family_of(data), tokenizer)
 
 
 def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
@@ -300,4 +289,4 @@ def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
         )  # fmt: skip
 
 
-SOURCE = DataSource(_texts, _corpus, check, sampled=False, task=_task, prompts=_prompts)
+SOURCE = DataSource(_texts, _corpus, check, sampled=False, players=_players, prompts=_prompts)
