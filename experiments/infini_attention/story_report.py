@@ -87,12 +87,15 @@ def table(found: Found) -> str:
 def given_back(found: Found) -> dict[str, dict[str, float]]:
     """Of the facts that a shorter segment loses, what the memory gives back, in %: row to seed to share.
 
-    The loss is that of `local` with the segment against `local` with the longest.
+    The loss is that of a model without the memory against `local` with the longest segment. Without the
+    memory is `local` with the segment; of fine-tuning it is `alone` where that was run, which has had
+    the same steps.
     """
     longest, shares = found.get('local_512', {}), dict[str, dict[str, float]]()
     for name, seeds in found.items():
         kind, length = name.rsplit('_', 1)
-        shorter = found.get(f'local_{length}', {})
+        alone = found.get(f'alone_{length}', {}) if kind == 'tuned' else {}
+        shorter = alone or found.get(f'local_{length}', {})
         for seed in seeds if kind in ('infini', 'tuned') else ():
             if seed in longest and seed in shorter:
                 floor = facts(shorter[seed])
