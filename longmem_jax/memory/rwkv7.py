@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory, param
-from longmem_jax.contract import Graft, ModelSettings
+from longmem_jax.contract import Graft, ModelSettings, Scale
 from longmem_jax.layers import initializers
 from longmem_jax.layers.decayed_scores import decayed_scores
 from longmem_jax.layers.projections import Projections
@@ -241,12 +241,28 @@ class RWKV7(RecurrentMemory):
         return self.projections.out((y * gate).astype(self.settings.dtype))
 
 
+def recipe(scale: Scale) -> dict[str, int]:
+    """The ranks that the release has for a width, multiples of 32; at most a quarter of the width."""
+
+    def rank(number: float) -> int:
+        return max(1, min(32 * max(1, round(number / 32)), scale.d_model // 4))
+
+    root = scale.d_model**0.5
+    return dict(
+        chunk=min(scale.segment, 32),
+        decay_rank=rank(1.8 * root),
+        erase_rank=rank(1.8 * root),
+        value_rank=rank(1.3 * root),
+        gate_rank=rank(0.6 * scale.d_model**0.8),
+    )
+
+
 TINY = 1e-24  # the square of the least norm, so that a vector of zeros has a gradient
 
 ENTRY = memory(
     'rwkv7',
     RWKV7,
-    recipe=lambda scale: dict(chunk=min(scale.segment, 32)),
+    recipe=recipe,
     graft=Graft(
         lambda scale, position: {},
         exact=False,
