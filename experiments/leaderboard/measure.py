@@ -19,10 +19,8 @@ from longmem_jax.evaluation import floors as rules
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 
-ENOUGH, RECENT = (
-    0.995,
-    100,
-)  # share of right answers that ends a training, over this number of steps
+# Share of right answers that ends a training, over this number of steps.
+ENOUGH, RECENT = 0.995, 100
 KEPT = ('params', 'steps', 'decided', 'lines')  # of a `Trained`
 
 

@@ -83,7 +83,7 @@ def test_with_a_path_the_stories_are_those_of_files(tmp_path):
     assert [source[i].text for i in range(len(source))] == [b'Once .'] * 2
 
 
-@pytest.mark.parametrize('episodes', [(3, 2), (-1, 2), (1,), 4, (1.5, 2)])
+@pytest.mark.parametrize('episodes', [(3, 2), (-1, 2), (1,), 4, (1.5, 2), (True, 2), (1, 10**9)])
 def test_impossible_numbers_of_episodes_are_named(episodes):
     assert any('episodes' in text for text in stories.check(config_of(episodes=episodes).data.task))
 

@@ -18,6 +18,7 @@ from longmem_jax.data.text_files import TextFiles
 from longmem_jax.problems import of_section
 
 FIELDS = dict(documents=(1, 10**9), eval_documents=(1, 10**9))
+MOST_EPISODES = 10_000
 CHILDREN = {
     'girl': dict(she='she', her='her', name='Mia Lily Anna Sara Emma Rosa Nina Clara'),
     'boy': dict(she='he', her='his', name='Tom Ben Max Sam Jack Paul Leo Finn'),
@@ -188,10 +189,11 @@ def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`."""
     problems = of_section({n: settings[n] for n in settings if n != 'episodes'}, FIELDS)
     episodes = settings.get('episodes')
-    known = isinstance(episodes, Sequence) and all(isinstance(n, int) for n in episodes)
-    if not known or len(episodes) != 2 or not 0 <= episodes[0] <= episodes[1]:
+    known = isinstance(episodes, Sequence) and all(type(n) is int for n in episodes)
+    if not known or len(episodes) != 2 or not 0 <= episodes[0] <= episodes[1] <= MOST_EPISODES:
         problems.append(
-            f'episodes = {episodes}: must be the fewest and the most of a story, such as (1, 18)'
+            f'episodes = {episodes}: must be the fewest and the most of a story, at most '
+            f'{MOST_EPISODES:,}, such as (1, 18)'
         )
     return problems
 

@@ -24,21 +24,7 @@ from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 
-TITLES = (
-    'Mr',
-    'Mrs',
-    'Ms',
-    'Dr',
-    'St',
-    'Rev',
-    'Hon',
-    'Col',
-    'Gen',
-    'Capt',
-    'Lieut',
-    'Prof',
-    'Messrs',
-)
+TITLES = 'Mr Mrs Ms Dr St Rev Hon Col Gen Capt Lieut Prof Messrs'.split()
 NOT_AFTER = ''.join(rf'(?<!\b{title}\.)' for title in (*TITLES, '[A-Z]'))
 END = re.compile(rf'[.!?]+{NOT_AFTER}["\'”’)\]_]*(?P<blank>\s+)(?=["\'“‘(\[_]*[A-Z0-9])|\n\s*\n\s*')
 LEAST = 10  # tokens of a sentence
