@@ -39,6 +39,7 @@ from tests.parity_systems import (
     pkm,
     ruler,
     t5_relative_bias,
+    titans,
     transformer_sequential,
     transformer_xl,
 )
@@ -59,6 +60,7 @@ SYSTEMS = {
     'memsizer': memsizer.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
     'attention_sinks': attention_sinks.check,
+    'titans': titans.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),

@@ -27,7 +27,7 @@ class RecurrentState(flax.struct.PyTreeNode):
     Attributes:
       memory: what `RecurrentMemory.state` declares, every leaf [batch, heads, ...].
       count: int32 [batch], tokens of the document so far; it stays at 2^31 - 1. If the memory is
-        `aligned`, it goes back by a multiple of `chunk` beyond 2^30.
+        `aligned`, it goes back by a multiple of `period` beyond 2^30.
       tails: name of a part to the last vectors that it read, [batch, ...], see `Lane.mixed`.
       carried: name to values of the tokens that are read now, [batch, ...], from one layer to the next;
         see `Lane.hand_on`. Empty before and after a segment or a call of `extend`.
@@ -231,6 +231,10 @@ class RecurrentMemory(nn.Module):
             count = count - jnp.maximum(first, 0)
         return y, RecurrentState(memory, count_on(before, count), tails, carried), logged
 
+    def period(self) -> int:
+        """Of a memory that is `aligned`: tokens after which places in chunks recur."""
+        return self.chunk
+
     def write_tokens(
         self,
         state: RecurrentState,
@@ -258,7 +262,7 @@ class RecurrentMemory(nn.Module):
         """The state that a segment begins with."""
         if self.carry and self.aligned:
             # A count that stayed at its largest value would lose the place in the chunk.
-            back = (1 << 30) // self.chunk * self.chunk
+            back = (1 << 30) // self.period() * self.period()
             return state.replace(
                 count=jnp.where(state.count > back, state.count - back, state.count)
             )

@@ -32,6 +32,7 @@ from longmem_jax.memory.memorizing import entry as memorizing
 from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import layer as mem_transformer
 from longmem_jax.memory.memory_tokens import tokens as memory_tokens
+from longmem_jax.memory.titans import layer as titans
 from longmem_jax.registry import Part, Registry
 
 
@@ -62,6 +63,7 @@ LAYERS = Registry(
         gla,
         mamba2,
         rwkv7,
+        titans,
         mem_transformer,
         feed_forward,
         product_key,
