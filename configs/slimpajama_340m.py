@@ -1,10 +1,10 @@
 """Recurrent memories at 340M parameters on SlimPajama (Yang et al., 2024: DeltaNet, Gated DeltaNet).
 
-python -m longmem_jax.main --config=configs/slimpajama_340m.py --config.data.path=SLIMPAJAMA --workdir=DIR
+python -m longmem_jax.main --config=configs/slimpajama_340m.py --config.data.path=TEXTS --workdir=DIR
 24 layers of 1,024, 8 heads of 128, segments of 2,048 tokens, 2^19 tokens per update, 15 billion in all.
-SLIMPAJAMA has train.jsonl, validation.jsonl and test.jsonl with a document as `text` per line. The memory
-is `gated_delta_net`; `:memory=` is any other, such as `delta_net`, `gla`, `mamba2`, `retnet`, `rwkv7`, or
-a pattern of layers: `:memory=3*gated_delta_net+full` is the hybrid of Qwen3-Next,
+TEXTS has train.jsonl, validation.jsonl and test.jsonl with a document as `text` per line. The memory is
+`gated_delta_net`; `:memory=` is any other, such as `delta_net`, `gla`, `mamba2`, `retnet`, `rwkv7`, or a
+pattern of layers: `:memory=3*gated_delta_net+full` is the hybrid of Qwen3-Next,
 `:memory=3*kimi_delta+full` that of Kimi-Linear. `:tiny` reads bytes, minutes on two cores.
 
 Not the paper's: `data.tokenizer.kind`; the released script has a vocabulary of 32,000 pieces, here BPE
