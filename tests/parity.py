@@ -41,6 +41,7 @@ from tests.parity_systems import (
     t5_relative_bias,
     transformer_sequential,
     transformer_xl,
+    ttt,
 )
 
 # name -> generator of (tensor name, ours, reference)
@@ -59,6 +60,7 @@ SYSTEMS = {
     'memsizer': memsizer.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
     'attention_sinks': attention_sinks.check,
+    'ttt': ttt.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
