@@ -483,6 +483,25 @@ def SlidingAttention(
 ) -> Layer:
     """Attention to the last `window` tokens, the query's own included."""
 
+def TTT(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 16,
+    carry: bool = True,
+    gradients: bool = True,
+    inner: str = 'linear',
+    base_rate: float = 1.0,
+    rope_base: float = 10000.0,
+    convolution: int = 4,
+    gate: bool = True,
+    epsilon: float = 1e-06,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A small model per head that is trained while it reads."""
+
 def Titans(
     *,
     d_model: int,

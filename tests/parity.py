@@ -42,6 +42,7 @@ from tests.parity_systems import (
     titans,
     transformer_sequential,
     transformer_xl,
+    ttt,
 )
 
 # name -> generator of (tensor name, ours, reference)
@@ -60,6 +61,7 @@ SYSTEMS = {
     'memsizer': memsizer.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
     'attention_sinks': attention_sinks.check,
+    'ttt': ttt.check,
     'titans': titans.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,

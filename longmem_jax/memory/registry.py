@@ -19,6 +19,7 @@ from longmem_jax.memory import (
     rwkv7,
     sinks,
     sliding,
+    test_time,
     transformer_xl,
 )
 from longmem_jax.memory.adaptive_span import entry as adaptive_span
@@ -63,6 +64,7 @@ LAYERS = Registry(
         gla,
         mamba2,
         rwkv7,
+        test_time,
         titans,
         mem_transformer,
         feed_forward,
