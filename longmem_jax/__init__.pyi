@@ -526,6 +526,7 @@ def Titans(
     key_norm: str = 'l2',
     read_norm: bool = True,
     epsilon: float = 1e-06,
+    inner_epsilon: float = 1e-05,
     own_norms: bool = False,
     **settings: Unpack[Settings],
 ) -> Layer:

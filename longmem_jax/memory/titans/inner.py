@@ -10,7 +10,6 @@ import jax.numpy as jnp
 Weights = dict[str, jax.Array]
 
 LOSSES = ('l2', 'huber', 'lp')
-NORM_EPSILON = 1e-5
 # Newton-Schulz: of a singular value s, five turns of s <- (A + B s^2 + C s^4) s make about 1.
 A, B, C, TURNS = 3.4445, -4.7750, 2.0315, 5
 
@@ -20,14 +19,17 @@ def names(matrices: int) -> tuple[str, ...]:
     return tuple(f'matrix_{number}' for number in range(matrices))
 
 
-def predicted(weights: Weights, z: jax.Array) -> jax.Array:
-    """`f(z) = z + LN(mlp(z)) (1 + gamma)`, with gelu between the matrices; z, f(z) are [n, d]."""
+def predicted(weights: Weights, z: jax.Array, epsilon: float = 1e-5) -> jax.Array:
+    """`f(z) = z + LN(mlp(z)) (1 + gamma)`, with gelu between the matrices; z, f(z) are [n, d].
+
+    `epsilon` is added to the variance in the norm.
+    """
     y = z
     for number, name in enumerate(names(len(weights) - 1)):
         y = jax.nn.gelu(y, approximate=False) if number else y
         y = y @ weights[name]
     y = y - y.mean(-1, keepdims=True)
-    y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + NORM_EPSILON)
+    y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + epsilon)
     return z + y * (1 + weights['gamma'])
 
 
@@ -57,6 +59,7 @@ def surprise(
     loss: str = 'l2',
     power: float = 2.0,
     threshold: float = 1.0,
+    epsilon: float = 1e-5,
 ) -> Weights:
     """The step of gradient descent on `sum_t step_t |f(k_t) - v_t|^2` (Eqs. 8, 12), not yet taken.
 
@@ -67,10 +70,11 @@ def surprise(
       k, v: [n, d].
       step: [n], sizes of the steps; 0 = the token is not learned.
       loss, power, threshold: see `distance`.
+      epsilon: see `predicted`.
     """
 
     def total(weights: Weights) -> jax.Array:
-        error = predicted(weights, k) - v
+        error = predicted(weights, k, epsilon) - v
         return -jnp.sum(step * distance(error, loss, power, threshold))
 
     return jax.grad(total)(weights)

@@ -55,6 +55,7 @@ class Rule:
       muon: what is added to M has singular values of about 1.
       most: largest norm of u, per array, see `inner.squashed`; 0 = any.
       loss, power, threshold: see `inner.distance`.
+      epsilon: see `inner.predicted`.
     """
 
     block: int
@@ -65,6 +66,16 @@ class Rule:
     loss: str
     power: float
     threshold: float
+    epsilon: float
+
+    def learned(self) -> tuple[str, float, float, float]:
+        """The last arguments of `inner.surprise`."""
+        return self.loss, self.power, self.threshold, self.epsilon
+
+
+def _read(state: Neural, first: Weights, q: jax.Array, rule: Rule) -> jax.Array:
+    """What q [n, d] read of M (Eq. 15)."""
+    return inner.predicted(_sum(first, state.memory), q, rule.epsilon)
 
 
 def _sum(first: Weights, second: Weights) -> Weights:
@@ -126,7 +137,7 @@ def _of_tokens(
     """The state with tokens of its block that do not end it, and surprise and logits of the block."""
     at = state.memory if rule.batch == rule.block else state.base
     at = first if at is None else _sum(first, at)
-    u = inner.surprise(at, k, v, theta, rule.loss, rule.power, rule.threshold)
+    u = inner.surprise(at, k, v, theta, *rule.learned())
     if state.surprise is None or state.logits is None:  # every token ends a block
         return state, u, logits
     u, logits = _sum(state.surprise, u), state.logits + logits
@@ -162,7 +173,7 @@ def chunked(
     Returns:
       The new state, and y [n, d].
     """
-    y = inner.predicted(_sum(first, state.memory), q)
+    y = _read(state, first, q, rule)
     # The last token, its document, and whether that goes on after the chunk.
     is_token = place > 0
     is_last = (is_token & ~jnp.pad(is_token, (0, 1))[1:]).astype(q.dtype)
@@ -173,7 +184,7 @@ def chunked(
     refresh = (is_last @ place) % max(rule.batch, 1) == 0
     block = written(state, first, u, sums, refresh, rule)
     new = select_lanes(ends.any(), block, unfinished)
-    y_last = inner.predicted(_sum(first, new.memory), (is_last @ q)[None])
+    y_last = _read(new, first, (is_last @ q)[None], rule)
     y = jnp.where(ends[:, None] > 0, y_last, y)
     return jax.tree.map(lambda leaf: kept * leaf, new), y
 
@@ -195,4 +206,4 @@ def step(
     refresh = place % max(rule.batch, 1) == 0
     block = written(state, first, u, sums, refresh, rule)
     state = select_lanes(place % rule.block == 0, block, unfinished)
-    return state, inner.predicted(_sum(first, state.memory), q[None])[0]
+    return state, _read(state, first, q[None], rule)[0]
