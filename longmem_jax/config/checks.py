@@ -215,7 +215,8 @@ def _optimizer(config: Any) -> list[str]:
         )
     if settings.momentum and settings.name not in (*WITH_MOMENTUM, 'muon'):
         problems.append(
-            f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd', 'nesterov' and 'muon' only"
+            f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd', 'nesterov' and 'muon' "
+            'only'
         )
     if settings.name == 'nesterov' and not 0 < settings.momentum < 1:
         problems.append(
