@@ -39,8 +39,10 @@ from tests.parity_systems import (
     pkm,
     ruler,
     t5_relative_bias,
+    titans,
     transformer_sequential,
     transformer_xl,
+    ttt,
 )
 
 # name -> generator of (tensor name, ours, reference)
@@ -59,6 +61,8 @@ SYSTEMS = {
     'memsizer': memsizer.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
     'attention_sinks': attention_sinks.check,
+    'ttt': ttt.check,
+    'titans': titans.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),

@@ -1,6 +1,7 @@
 """Reading a sequence by a memory's step: token by token, or in chunks where it has such a form.
 
-Everything here has lanes and heads in front; the functions of the author have neither.
+Everything here has lanes and heads in front; the functions of the author have neither. Where chunks
+begin is a matter of speed, but for memories that are aligned: see `author.aligned`.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from longmem_jax.author import aligned
 from longmem_jax.author.returned import require_new_state
 from longmem_jax.segment import select_lanes
 
@@ -80,10 +82,11 @@ def of_author(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _over_heads(function: Step) -> Step:
+def _over_heads(function: Step, constants: tuple[Any, ...]) -> Step:
     """`function(state, flags, *inputs)` of one lane and head, for [batch, heads, ...]."""
-    call = of_author(lambda state, flags, inputs: function(state, flags, *inputs))
-    return jax.vmap(jax.vmap(call, (0, None, 0)), (0, 0, 0))
+    call = of_author(lambda state, flags, inputs, given: function(state, flags, *inputs, *given))
+    of_lanes = jax.vmap(jax.vmap(call, (0, None, 0, 0)), (0, 0, 0, None))
+    return lambda state, flags, inputs: of_lanes(state, flags, inputs, constants)
 
 
 def read_tokens(
@@ -95,19 +98,24 @@ def read_tokens(
     valid: jax.Array,
     start: jax.Array | None,
     chunk: int,
+    constants: tuple[Any, ...] = (),
+    before: jax.Array | None = None,
 ) -> tuple[State, Any]:
     """Reads and writes a sequence; every token reads after its own write.
 
     Args:
-      step: `(state, *inputs of a token) -> (state, y)` of one lane and head.
-      chunked: `(state, sight, *inputs [n, ...]) -> (state, y [n, ...])`, the same for n tokens, in
-        which inputs of zeros, the padding, write nothing; None = token by token.
+      step: `(state, *inputs of a token, *constants) -> (state, y)` of one lane and head.
+      chunked: `(state, sight, *inputs [n, ...], *constants) -> (state, y [n, ...])`, the same for n
+        tokens, in which inputs of zeros, the padding, write nothing; None = token by token.
       initial: the state of a document's begin, of one lane and head.
       state: leaves [batch, heads, ...].
       inputs: arrays [batch, heads, n, ...], zero at padding.
       valid: bool [batch, n]; padding comes last.
       start: bool [batch, n], documents begin with these tokens; None = with none.
       chunk: tokens at once; the backward pass keeps only the states between chunks.
+      constants: arrays [heads, ...] that all tokens share.
+      before: int32 [batch], tokens of the document before these, of memories that are aligned: their
+        chunks begin at its multiples of `chunk`; None = wherever.
 
     Returns:
       The state after the last token, and y with leaves [batch, heads, n, ...].
@@ -120,23 +128,30 @@ def read_tokens(
         new, y = require_new_state('step', state, step(state, *token))
         return select_lanes(is_token, new, state), y
 
-    def by_tokens(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
+    def by_tokens(state: State, flags: Any, *given: jax.Array) -> tuple[State, Any]:
+        tokens, fixed = given[: len(inputs)], given[len(inputs) :]
         return jax.lax.scan(
-            lambda state, each: one(state, each[0], *each[1]), state, (flags, tokens)
+            lambda state, each: one(state, each[0], *each[1], *fixed), state, (flags, tokens)
         )
 
     def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
-        n = flags[0].shape[0]
+        starts, n = flags[1], flags[0].shape[0]
         assert chunked is not None
-        seen = sight(n, flags[1], jax.tree.leaves(state)[0].dtype)
+        if before is not None and starts is not None:  # all tokens of a chunk share a part of it
+            state, starts = select_lanes(starts[0], initial, state), starts.at[0].set(False)
+        seen = sight(n, starts, jax.tree.leaves(state)[0].dtype)
         return require_new_state('chunked', state, chunked(state, seen, *tokens))
 
     length, flags = valid.shape[1], (valid, start)
     if length == 1:
         first = jax.tree.map(lambda leaf: leaf[:, 0], flags)
-        state, y = _over_heads(one)(state, first, tuple(leaf[:, :, 0] for leaf in inputs))
+        tokens = tuple(leaf[:, :, 0] for leaf in inputs)
+        state, y = _over_heads(one, constants)(state, first, tokens)
         return state, jax.tree.map(lambda leaf: leaf[:, :, None], y)
-    read = _over_heads(by_tokens if chunked is None else at_once)
+    read = _over_heads(by_tokens if chunked is None else at_once, constants)
+    if chunked is not None and before is not None:
+        where = aligned.chunks(before, valid, start, chunk)
+        return aligned.read_chunks(read, where, state, inputs, flags)
     chunk = min(chunk, length)
     chunks = -(-length // chunk)
     if chunks == 1:

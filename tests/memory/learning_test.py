@@ -86,6 +86,10 @@ LEARNS = {
     'gla': Run('gla'),
     'mamba2': Run('mamba2', 129),
     'rwkv7': Run('rwkv7', 120),
+    # Three orders of documents are learned in 39 to 44 steps, and in 45 to 55.
+    'ttt_linear': Run('ttt_linear', 66, SLOWLY),
+    'ttt_mlp': Run('ttt_mlp', 84, SLOWLY),
+    'titans': Run('titans', 129),
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     # With 8 of them a quarter of the seeds learn nothing; that depends on their first values.
     'memory_tokens': Run('memory_tokens', 81, SLOWLY | TWO_TOKENS),
@@ -131,6 +135,9 @@ BROKEN = {
     'gla, nothing carried': LEARNS['gla'].broken(gla__carry=False),
     'mamba2, nothing carried': LEARNS['mamba2'].broken(mamba2__carry=False),
     'rwkv7, nothing carried': LEARNS['rwkv7'].broken(rwkv7__carry=False),
+    'ttt_linear, nothing carried': LEARNS['ttt_linear'].broken(test_time__carry=False),
+    'ttt_mlp, nothing carried': LEARNS['ttt_mlp'].broken(test_time__carry=False),
+    'titans, nothing carried': LEARNS['titans'].broken(titans__carry=False),
     'memformer, no slots': LEARNS['memformer'].broken(memformer__num_slots=0),
     'product_key, no cache': LEARNS['product_key'].broken(transformer_xl__memory_length=0),
     'product_key_short, other documents': dataclasses.replace(
