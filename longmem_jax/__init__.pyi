@@ -71,6 +71,7 @@ def AttentionSinks(
     position: str = 'rotary',
     gradients: bool = False,
     block_size: int = 0,
+    overflow: str = 'none',
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the first tokens of the document, the last ones, and the segment."""

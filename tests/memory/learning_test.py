@@ -57,6 +57,7 @@ class Run:
 FAR = (2 * SEGMENT, 3 * SEGMENT)
 # A window of one segment, and another one compressed.
 SHORT = {'model.compressive.memory_length': 8, 'model.compressive.compressed_length': 8}
+LEFT = {'model.sinks.memory_length': 8, 'model.sinks.sinks': 0}
 SLOWLY = {'optimizer.learning_rate': 1e-2}
 FACTS = SLOWLY | {'data.task.documents': 40, 'data.task.num_fillers': 12}
 FEW = {'model.product_key.num_keys': 8, 'model.product_key.top_k': 2}
@@ -66,6 +67,8 @@ TWO_TOKENS = {'model.memory_tokens.num_tokens': 2}
 LEARNS = {
     'transformer_xl': Run('transformer_xl'),
     'sinks': Run('sinks', 90),
+    # A window of one segment, without sinks: only what left it knows the digit.
+    'hippocampus': Run('hippocampus', 117, LEFT, FAR),
     'adaptive_span': Run('adaptive_span', 63),
     'compressive': Run('compressive', 126, SHORT | SLOWLY, FAR),
     'compressive_sliding': Run('compressive_sliding', 144, SHORT | SLOWLY, FAR, layers=2),
@@ -107,6 +110,7 @@ BROKEN = {
     'no memory': Run('local'),
     'transformer_xl, no cache': LEARNS['transformer_xl'].broken(transformer_xl__memory_length=0),
     'sinks, one vector': LEARNS['sinks'].broken(sinks__memory_length=1, sinks__sinks=0),
+    'hippocampus, what left is not kept': LEARNS['hippocampus'].broken(sinks__overflow='none'),
     'adaptive_span, short spans': LEARNS['adaptive_span'].broken(adaptive_span__max_span=4),
     'compressive, one slot': LEARNS['compressive'].broken(compressive__compressed_length=1),
     'compressive_sliding, one slot': LEARNS['compressive_sliding'].broken(
