@@ -47,7 +47,7 @@ class GgufFile:
       folder: the file.
       attributes: those of a `config.json`.
       shapes: name to shape.
-      dtypes: name to dtype, as safetensors calls it; 'F32' for blocks of fewer bits.
+      dtypes: name to 'F32': that of the numbers, not of the file.
       bytes_read: bytes of tensors that were given so far.
       threads: as many parameters are in memory at a time, besides those on devices.
     """
@@ -70,10 +70,7 @@ class GgufFile:
         }
         if len(self._tensors) < len(header.tensors) - (frequencies is not None):
             raise UsageError(f'{path}: has tensors under two names that mean the same.')
-        self.dtypes = {
-            name: tensor.type if tensor.type in DTYPES else 'F32'
-            for name, tensor in self._tensors.items()
-        }
+        self.dtypes = dict.fromkeys(self._tensors, 'F32')
         self.shapes = {
             name: tensor.shape[::-1] if self._is_turned(name) else tensor.shape
             for name, tensor in self._tensors.items()
@@ -127,11 +124,11 @@ class GgufFile:
         return heads.swapaxes(1, 2).reshape(rows.shape)
 
     def _numbers(self, tensor: Tensor, name: str, first: int, last: int) -> np.ndarray:
-        """Rows of a tensor, float32 or as the file has them [last - first, length of a row]."""
+        """Rows of a tensor, float32 [last - first, length of a row]."""
         length = tensor.shape[-1]
         size = (tensor.end - tensor.start) * length // math.prod(tensor.shape)  # bytes of a row
         step = max(CHUNK // length, 1)
-        made = np.empty((last - first, length), DTYPES.get(tensor.type, np.float32))
+        made = np.empty((last - first, length), np.float32)
         where = str(self.folder)
         with byte_ranges.opened(self.folder, where) as file:
             for row in range(first, last, step):
@@ -151,10 +148,7 @@ class GgufFile:
 
     def num_bytes(self, names: Any) -> int:
         """Bytes of the tensors of these names, as numbers."""
-        return sum(
-            math.prod(self.shapes[name]) * np.dtype(DTYPES[self.dtypes[name]]).itemsize
-            for name in names
-        )
+        return sum(4 * math.prod(self.shapes[name]) for name in names)
 
 
 def _their_name(name: str, gpt2: bool) -> str:

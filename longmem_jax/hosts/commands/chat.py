@@ -43,6 +43,6 @@ def _chat_folder(experiment: Experiment) -> Path:
     if experiment.config.data.tokenizer.kind == 'bytes' or not model_files.is_model(path):
         raise UsageError(
             f'--chat with config.data.tokenizer.path = {str(path)!r}: a chat template is in the folder '
-            'of a pretrained model; set the path to that folder, or leave out --chat.'
+            'or the GGUF file of a pretrained model; set the path to that folder, or leave out --chat.'
         )
     return path
