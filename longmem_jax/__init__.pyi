@@ -76,9 +76,25 @@ def AttentionSinks(
     position: str = 'rotary',
     gradients: bool = False,
     block_size: int = 0,
+    overflow: str = 'none',
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the first tokens of the document, the last ones, and the segment."""
+
+def ChunkRetrieval(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    memory_length: int = 8192,
+    block_length: int = 512,
+    top_k: int = 3,
+    landmarks: bool = False,
+    position: str = 'rotary',
+    **settings: Unpack[Settings],
+) -> Layer:
+    """Attention to a token's own block of the text and the few earlier blocks that suit it best."""
 
 def CompressiveTransformer(
     *,

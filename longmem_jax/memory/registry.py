@@ -10,6 +10,7 @@ from typing import Any
 from longmem_jax.contract import PLACES, Entry
 from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
+    chunk_retrieval,
     delta,
     full,
     infini,
@@ -57,6 +58,7 @@ LAYERS = Registry(
         infini,
         without_memory,
         memorizing,
+        chunk_retrieval,
         linear_attention,
         delta,
         memsizer,
