@@ -10,6 +10,7 @@ from typing import Any
 from longmem_jax.contract import PLACES, Entry
 from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
+    chunk_retrieval,
     delta,
     full,
     infini,
@@ -19,6 +20,7 @@ from longmem_jax.memory import (
     rwkv7,
     sinks,
     sliding,
+    test_time,
     transformer_xl,
 )
 from longmem_jax.memory.adaptive_span import entry as adaptive_span
@@ -32,6 +34,7 @@ from longmem_jax.memory.memorizing import entry as memorizing
 from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import layer as mem_transformer
 from longmem_jax.memory.memory_tokens import tokens as memory_tokens
+from longmem_jax.memory.titans import layer as titans
 from longmem_jax.registry import Part, Registry
 
 
@@ -55,6 +58,7 @@ LAYERS = Registry(
         infini,
         without_memory,
         memorizing,
+        chunk_retrieval,
         linear_attention,
         delta,
         memsizer,
@@ -62,6 +66,8 @@ LAYERS = Registry(
         gla,
         mamba2,
         rwkv7,
+        test_time,
+        titans,
         mem_transformer,
         feed_forward,
         product_key,
