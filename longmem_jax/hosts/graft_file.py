@@ -30,7 +30,7 @@ _DESCRIPTION = schema.fields(
 )
 
 
-def fingerprint(attributes: Mapping[str, Any], files: TensorFiles | GgufFile) -> str:
+def fingerprint(attributes: Mapping[str, Any], files: 'Files') -> str:
     """SHA-256 of what a host computes: its attributes, and the first row of each of its tensors."""
     used = {name: value for name, value in attributes.items() if name not in HARMLESS}
     total = hashlib.sha256(json.dumps(used, sort_keys=True).encode())
@@ -56,7 +56,7 @@ def write(path: Path, params: Mapping[str, np.ndarray], description: Mapping[str
 
 
 def read(
-    path: Path, attributes: Mapping[str, Any], files: TensorFiles | GgufFile
+    path: Path, attributes: Mapping[str, Any], files: 'Files'
 ) -> tuple[dict[str, Any], 'Grafted']:
     """The description of a graft, and the tensors of a host with it.
 
@@ -82,12 +82,15 @@ def read(
 class Grafted:
     """The tensors of a host and of a graft; see `TensorFiles` for attributes and methods."""
 
-    def __init__(self, files: TensorFiles | GgufFile, tensors: Mapping[str, np.ndarray]):
+    def __init__(self, files: 'Files', tensors: Mapping[str, np.ndarray]):
         """`tensors`: those of the graft."""
         self._files, self._tensors = files, dict(tensors)
-        self.folder, self.threads = files.folder, files.threads
-        self.shapes = files.shapes | {name: array.shape for name, array in tensors.items()}
-        self.dtypes = files.dtypes | dict.fromkeys(tensors, 'F32')
+        self.folder: Path = files.folder
+        self.threads: int = files.threads
+        self.shapes: dict[str, tuple[int, ...]] = files.shapes | {
+            name: array.shape for name, array in tensors.items()
+        }
+        self.dtypes: dict[str, str] = files.dtypes | dict.fromkeys(tensors, 'F32')
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """A part of a tensor."""
@@ -105,3 +108,6 @@ class Grafted:
         return self._files.num_bytes(set(names) - {*own}) + sum(
             self._tensors[name].nbytes for name in own
         )
+
+
+Files = TensorFiles | GgufFile | Grafted  # of a host

@@ -32,7 +32,7 @@ from longmem_jax.errors import UsageError, say
 from longmem_jax.hosts import graft_file, model_fields, tables
 from longmem_jax.hosts.families import FAMILIES, Family
 from longmem_jax.hosts.gguf_tensors import GgufFile
-from longmem_jax.hosts.graft_file import AND, Grafted
+from longmem_jax.hosts.graft_file import AND, Files
 from longmem_jax.hosts.patterns import pattern
 from longmem_jax.hosts.tensor_files import OWN, TensorFiles, some
 from longmem_jax.hosts.text_encoder import TextEncoder
@@ -66,7 +66,7 @@ class Host:
     family: Family
     plain: Any
     model: Any
-    files: TensorFiles | GgufFile | Grafted
+    files: Files
     segment_length: int = 0
 
     def name_of(self, row: tables.Row) -> str | None:
@@ -361,7 +361,7 @@ def _require_tied(host: Host, head: str) -> None:
 
 
 def _place(
-    files: TensorFiles | GgufFile | Grafted,
+    files: Files,
     name: str,
     number: int,
     layout: str,

@@ -1,8 +1,10 @@
 """A graft: put onto its own host alone, by fields and tensors that are checked."""
 
 import json
+import types
 
 import jax
+import ml_collections
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -136,6 +138,40 @@ def test_arguments_that_do_not_go_together(argument, message, tmp_path, monkeypa
     grafted(folder_of('llama'), tmp_path / 'g')
     with pytest.raises(UsageError, match=message):
         host_config.get_config(argument.format(source=folder_of('llama')))
+
+
+def run_of(source, model, params, folder):
+    """What an export needs of a run."""
+    return types.SimpleNamespace(
+        config=ml_collections.ConfigDict(
+            dict(train=dict(start_from=str(source), segment_length=4), model=model)
+        ),
+        restore_parameters=lambda: (params, 3),
+        workdir=folder,
+        mesh=None,
+    )
+
+
+def test_a_run_is_exported_and_goes_on(tmp_path):
+    """Also from the graft: the file has what was trained since, and belongs to the same host."""
+    source, first, second = folder_of('llama'), tmp_path / 'a', tmp_path / 'b'
+    grafted(source, first)
+    began = f'{source} + {first}'
+    host = hosts.find(began)
+    params = hosts.load(host, hosts.make(host.model, 4), report=lambda line: None)
+    gate = params['block_1']['attention']['gate']
+    params['block_1']['attention']['gate'] = gate + 1
+    export(run_of(began, host.model, params, tmp_path), graft=str(second))
+    again = hosts.find(f'{source} + {second}')
+    assert again.model == host.model
+    name = 'longmem.block_1.attention.gate'
+    np.testing.assert_array_equal(again.files.whole(name), host.files.whole(name) + 1)
+    kernel = params['block_0']['feed_forward']['up']['kernel']
+    params['block_0']['feed_forward']['up']['kernel'] = kernel.at[0, 0].add(1e-3)
+    with pytest.raises(UsageError, match='changed parameters of the host: block_0/feed_forward/up'):
+        export(run_of(began, host.model, params, tmp_path), graft=str(second))
+    with pytest.raises(UsageError, match='began with an untouched host'):
+        export(run_of('', host.model, params, tmp_path), graft=str(second))
 
 
 def test_one_kind_of_export():
