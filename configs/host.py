@@ -10,10 +10,10 @@ gate that begins at 0. What the host has learns at `host_rate=0.2` of the rate o
 keeps it as it is. `lora=8` adds low-rank parts to its queries and values. `segment=1024` is the length
 of segments, `position=rotary` replaces the positions in the host's embeddings. With `memory=none`,
 `context=1024` is the most that a token sees; without it the cache in training has at most 2,048 tokens.
-`:tiny` is for two cores, and without `path` of a small model of bytes that has learned nothing. What
-was loaded, is new, and was ignored is printed. Without `--config.data` it reads the Python standard
-library. `:passkey` asks for keys that were given in the books of `--config.data.path`, at distances in
-characters.
+`graft=FILE` puts what --mode=export --graft=FILE wrote onto an untouched host. `:tiny` is for two
+cores, and without `path` of a small model of bytes that has learned nothing. What was loaded, is new,
+and was ignored is printed. Without `--config.data` it reads the Python standard library. `:passkey`
+asks for keys that were given in the books of `--config.data.path`, at distances in characters.
 
 The default is `memory=infini`, which needs least; it gained .0004 bits per byte on two hosts of 3
 layers, windows of older keys up to .03 (experiments/hosts). No gain is shown on a larger host.
@@ -33,7 +33,7 @@ SMALL = dict(
 
 def get_config(arg=''):
     config = base()
-    host: dict[str, Any] = dict(source='', shape=grafting.GPT2_SMALL, context=0)
+    host: dict[str, Any] = dict(source='', shape=grafting.GPT2_SMALL, context=0, graft='')
     where: dict[str, Any] = dict(layers='', rotary=False, beside=False)
     learned = dict(rate=0.2, lora=0)
 
@@ -64,6 +64,9 @@ def get_config(arg=''):
 
     def path(config, value):
         host.update(source=value)
+
+    def graft(config, value):
+        host.update(graft=value)
 
     def passkey(config):
         """Keys in prose, after Mohtashami and Jaggi (2023)."""
@@ -105,7 +108,15 @@ def get_config(arg=''):
         learned.update(rate=0.0)
 
     def put(config, name, changes, **scale):
-        grafting.use_host(config, **host)
+        length = grafting.use_host(config, **host)
+        if host['graft']:
+            if name != 'none' or where['layers'] or where['rotary'] or where['beside']:
+                raise UsageError('graft=FILE: brings its memory; leave out memory= and its place.')
+            if 'segment=' not in arg:
+                config.train.segment_length = length
+            config.model.lora.rank = learned['lora'] or config.model.lora.rank
+            grafting.rate_of_host(config, learned['rate'])
+            return
         numbers = where['layers'] and grafting.numbers(where['layers'], config.model.num_layers)
         if name == 'none':
             grafting.keep_plain(config, host['context'])
@@ -121,11 +132,12 @@ def get_config(arg=''):
     return variant(
         config,
         arg,
-        memory='infini',
+        memory='none' if 'graft=' in (arg or '') else 'infini',
         put=put,
         others=('none',),
         tiny=tiny,
         path=path,
+        graft=graft,
         passkey=passkey,
         segment=segment,
         context=context,

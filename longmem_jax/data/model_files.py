@@ -36,5 +36,5 @@ def settings(model: Path, name: str) -> dict[str, Any]:
         return {}
     found = json_file.parse(read(model, name), str(model / name))
     if not isinstance(found, dict):
-        raise UsageError(f'{model / name}: must be a JSON object.')
+        raise UsageError(f'{model / name}: must be an object.')
     return found

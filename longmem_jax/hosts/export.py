@@ -25,11 +25,11 @@ from longmem_jax.data.tokenizer_files import LARGEST_FILE
 from longmem_jax.errors import UsageError
 from longmem_jax.files import copy, whole_file, write, write_json
 from longmem_jax.hosts.families import FAMILIES
-from longmem_jax.hosts.hosts import OWN, Host, rows_of
+from longmem_jax.hosts.hosts import Host, rows_of
 from longmem_jax.hosts.model_fields import attributes_of, differences, model_of
 from longmem_jax.hosts.patterns import pattern
 from longmem_jax.hosts.tables import TABLE
-from longmem_jax.hosts.tensor_files import DTYPES, INDEX, WHOLE
+from longmem_jax.hosts.tensor_files import DTYPES, INDEX, OWN, WHOLE
 from longmem_jax.memory.registry import used
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.gguf_file import is_gguf

@@ -61,33 +61,45 @@ def table() -> str:
 
 
 def use_host(
-    config: Any, source: str, context: int = 0, shape: Mapping[str, Any] = GPT2_SMALL
-) -> None:
+    config: Any,
+    source: str,
+    context: int = 0,
+    shape: Mapping[str, Any] = GPT2_SMALL,
+    graft: str = '',
+) -> int:
     """Makes the model, the tokenizer and the first parameters of a configuration a host's.
 
     Args:
       source: a folder, a GGUF file or a name on the hub, see `hosts.find`; '' = `shape`, with random
         parameters.
       shape: attributes of a `config.json`.
+      graft: file of what is added to the host, see `graft_file`; '' = nothing.
+
+    Returns:
+      Tokens per segment that the memory was trained with; 0 = there is none.
 
     Raises:
       UsageError: no such model, or one that is no decoder.
     """
-    dtype, given = config.model.dtype, shape
+    dtype, given, segment = config.model.dtype, shape, 0
+    if not source and graft:
+        raise UsageError(f'graft={graft}: path=FOLDER is needed too, the host that it belongs to.')
     if not source:
         config.model = model_fields.model_of(shape, 'shape', context)
     else:
-        from longmem_jax.hosts import hosts  # imports readers of tensors
+        from longmem_jax.hosts import graft_file, hosts  # import readers of tensors
 
+        source = f'{source}{graft_file.AND}{graft}' if graft else source
         host = hosts.find(source, context)
         if host.plain.kind != 'language_model':
             raise UsageError(f'{source}: is not a decoder; a memory can be put into decoders only.')
-        config.model, given = host.model, host.attributes
+        config.model, given, segment = host.model, host.attributes, host.segment_length
         config.train.start_from = source
         use_tokenizer(config, host.folder)
     config.model.dtype = dtype
     config.model.init_std = float(given.get('initializer_range', 0.02))  # of what is new
     config.train.loss_weights, config.evaluate.model = {}, {}
+    return segment
 
 
 def use_tokenizer(config: Any, folder: Path) -> None:

@@ -29,11 +29,12 @@ from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_problems
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, say
-from longmem_jax.hosts import model_fields, tables
+from longmem_jax.hosts import graft_file, model_fields, tables
 from longmem_jax.hosts.families import FAMILIES, Family
 from longmem_jax.hosts.gguf_tensors import GgufFile
+from longmem_jax.hosts.graft_file import AND, Files
 from longmem_jax.hosts.patterns import pattern
-from longmem_jax.hosts.tensor_files import TensorFiles, some
+from longmem_jax.hosts.tensor_files import OWN, TensorFiles, some
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS, make_model
@@ -41,7 +42,6 @@ from longmem_jax.models.parameters import abstract_parameters, initial_parameter
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.gguf_file import is_gguf
 
-OWN = 'longmem.'  # begins the names of tensors that no family has: memories
 PATTERNS = ['*.json', '*.safetensors', '*.model', '*.txt', '*.jinja']
 # Copies of the weights for other programs, in folders or under the name of Mistral's own.
 OTHER_COPIES = ['*/*', 'consolidated*']
@@ -66,7 +66,7 @@ class Host:
     family: Family
     plain: Any
     model: Any
-    files: TensorFiles | GgufFile
+    files: Files
     segment_length: int = 0
 
     def name_of(self, row: tables.Row) -> str | None:
@@ -102,13 +102,17 @@ def find(source: str | Path, context: int = 0) -> Host:
 
     Args:
       source: a folder with `config.json` and safetensors, a GGUF file, or a name such as 'gpt2' or
-        'org/name', with '@' and a commit, tag or branch after it if it shall not be the newest.
+        'org/name', with '@' and a commit, tag or branch after it if it shall not be the newest. After
+        any of them may stand ' + ' and the file of a graft; see `graft_file`.
       context: tokens that attention without a window sees; 0 = the host's longest text. The memory and
         time of a segment grow with it, also where a text is short.
 
     Raises:
       UsageError: no such model, or one that cannot be read.
     """
+    source, _, graft = str(source).partition(AND)
+    if graft:
+        return _grafted(find(source, context), Path(graft).expanduser())
     folder = Path(source).expanduser()
     if is_gguf(folder):
         file = GgufFile(folder)
@@ -130,6 +134,15 @@ def find(source: str | Path, context: int = 0) -> Host:
         plain.text_encoder.pooler = has_pooler
     model, length = _with_memory(given, name) if 'longmem' in given else (plain, 0)
     return Host(folder, given, FAMILIES[given['model_type']], plain, model, files, length)
+
+
+def _grafted(host: Host, path: Path) -> Host:
+    """A host with a graft."""
+    if host.model is not host.plain:
+        raise UsageError(f'{host.folder}: has a memory already; a graft needs an untouched host.')
+    given, files = graft_file.read(path, host.attributes, host.files)
+    model, length = _with_memory({'longmem': given}, str(path))
+    return dataclasses.replace(host, model=model, files=files, segment_length=length)
 
 
 def _fetch(name: str) -> Path:
@@ -348,7 +361,7 @@ def _require_tied(host: Host, head: str) -> None:
 
 
 def _place(
-    files: TensorFiles | GgufFile,
+    files: Files,
     name: str,
     number: int,
     layout: str,
@@ -367,7 +380,7 @@ def _place(
             whole = index if number < 0 else (slice(number, number + 1), *index)
             taken = rule.take(lambda cuts: files.read(name, cuts), whole, shape)
             taken = taken if number < 0 else taken[0]
-            parts[key] = np.ascontiguousarray(taken, dtype=np.float32)
+            parts[key] = np.asarray(taken, np.float32, order='C')  # keeps scalars
             # Both are NaN if any number is; no array of flags is made.
             if parts[key].size and not np.isfinite([parts[key].min(), parts[key].max()]).all():
                 raise UsageError(

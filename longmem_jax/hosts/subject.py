@@ -6,6 +6,11 @@ CHAT = Flag(
     'chat', False, 'generate: the prompt is what a user says; answer by the chat template.', bool
 )
 FOLDER = Flag('folder', '', 'export: the Hugging Face folder to write.')
+GRAFT = Flag(
+    'graft',
+    '',
+    'export: the file to write for what was added to a host that was kept, and no folder.',
+)
 SUBJECT = Subject(
     about='pretrained decoders and encoders, with a memory, and how they are scored',
     modes=(
@@ -28,7 +33,7 @@ SUBJECT = Subject(
             ),
             option='chat',
         ),  # fmt: skip
-        Mode('export', 'longmem_jax.hosts.commands.export:export', (FOLDER,)),
+        Mode('export', 'longmem_jax.hosts.commands.export:export', (FOLDER, GRAFT)),
     ),
     kinds={
         'classifier': 'longmem_jax.hosts.classifier:KIND',

@@ -22,6 +22,7 @@ PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl', '.pickle')
 # Bytes at the start of pickles, and of the archives that PyTorch keeps them in.
 PICKLE_STARTS = (b'\x80\x02', b'\x80\x03', b'\x80\x04', b'\x80\x05', b'PK\x03\x04')
 DTYPES = {'F64': 8, 'F32': 4, 'F16': 2, 'BF16': 2}
+OWN = 'longmem.'  # begins the names of tensors that no family has: memories
 SHOWN = 8  # names in a message
 _INDEX = schema.fields({'weight_map': schema.named(schema.text())}, others=True)
 

@@ -35,7 +35,7 @@ from longmem_jax.retrieval.reading import Reader
 from longmem_jax.untrusted import json_file, schema
 from tests import parity
 from tests.commands.import_arguments_test import SETTINGS, SHAPES
-from tests.hosts import gguf_files
+from tests.hosts import gguf_files, graft_file_test
 from tests.hosts.data import cmu_dog_test, superglue_test
 from tests.hosts.hosts_test import folder_of
 from tests.retrieval.stores import write_store
@@ -276,6 +276,17 @@ def read_gguf_host(folder: Path) -> None:
     use_model(path)
 
 
+def graft(folder: Path) -> None:
+    host(folder)
+    graft_file_test.grafted(folder, folder / 'g.safetensors')
+
+
+def read_graft(folder: Path) -> None:
+    found = hosts.find(f'{folder} + {folder / "g.safetensors"}')
+    for name, shape in found.files.shapes.items():
+        assert found.files.whole(name).shape == shape
+
+
 class _Reached(Exception):
     pass
 
@@ -428,6 +439,7 @@ CASES = {
         read_host,
     ),
     'GGUF file': Case(gguf_host, ('x.gguf',), read_gguf_host),
+    'graft': Case(graft, ('g.safetensors',), read_graft),
     'import': Case(imported, ('args.json', 'weights.safetensors'), read_imported),
     'npz': Case(arrays, ('case.npz',), read_arrays),
     'text': texts('train.txt', TEXT, 'line'),

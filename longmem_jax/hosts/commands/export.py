@@ -1,7 +1,13 @@
-"""`--mode=export`: writes the newest checkpoint as a Hugging Face folder; see `hosts.export`."""
+"""`--mode=export`: the newest checkpoint as a Hugging Face folder, or as a graft.
+
+See `hosts.export` and `hosts.graft_file`.
+"""
 
 from pathlib import Path
 from typing import Any
+
+import flax.traverse_util
+import numpy as np
 
 from longmem_jax.data import model_files
 from longmem_jax.devices import sharding
@@ -10,6 +16,8 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.files import named
 from longmem_jax.hosts import export as writing
 from longmem_jax.hosts import hosts
+from longmem_jax.hosts.graft_file import AND, Grafted, fingerprint, write
+from longmem_jax.hosts.tensor_files import some
 from longmem_jax.layers import low_rank
 from longmem_jax.untrusted import json_file, schema
 
@@ -21,13 +29,14 @@ TOKENIZERS = {
 }
 
 
-def export(experiment: Experiment, folder: str = '') -> list[str]:
+def export(experiment: Experiment, folder: str = '', graft: str = '') -> list[str]:
     """Writes the model of a run to a folder; low-rank parts become parts of its kernels.
 
     Args:
       experiment: a trained experiment. If `config.train.start_from` names a host, its attributes, names
         and tokenizer are kept.
       folder: must not exist, or be empty.
+      graft: a file to write instead: the memory and the low-rank parts, of a run that kept its host.
 
     Returns:
       The names of the files.
@@ -36,12 +45,20 @@ def export(experiment: Experiment, folder: str = '') -> list[str]:
       UsageError: no folder, several processes, or no checkpoint; a model that no Hugging Face family
         has, without a host that it began with; a folder that cannot be written.
     """
-    if not folder:
-        raise UsageError('--folder= is missing: the folder to write.')
+    if bool(folder) == bool(graft):
+        raise UsageError(
+            '--folder= is missing: the folder to write, or --graft= with a file for what was added.'
+            if not folder
+            else '--folder and --graft: give one of them.'
+        )
     sharding.require_one_process('--mode=export')
     source = experiment.config.train.start_from
     like = hosts.find(source) if hosts.is_name(source) else None
     params, step = experiment.restore_parameters()
+    if graft:
+        _write_graft(experiment, like, params, Path(graft).expanduser())
+        print(f'Step {step:,} of {experiment.workdir}: what was added to {source} is in {graft}')
+        return [graft]
     params = low_rank.merged(params)
     model = experiment.config.model.copy_and_resolve_references()
     model.lora.rank = 0
@@ -64,8 +81,36 @@ def export(experiment: Experiment, folder: str = '') -> list[str]:
     return written
 
 
+def _write_graft(experiment: Experiment, like: hosts.Host | None, params: Any, path: Path) -> None:
+    """Writes what a run added to its host; `UsageError` if the host did not stay as it was."""
+    source = experiment.config.train.start_from
+    if like is None or (like.model is not like.plain and not isinstance(like.files, Grafted)):
+        raise UsageError(
+            f'--graft: config.train.start_from = {source!r}: a run that began with an untouched host '
+            'is needed; --folder= writes the whole model.'
+        )
+    flat = flax.traverse_util.flatten_dict(params, sep='/')
+    plain = hosts.load(like, hosts.make(like.plain, 1), experiment.mesh, report=lambda line: None)
+    host = flax.traverse_util.flatten_dict(plain, sep='/')
+    moved = [name for name in {*flat} & {*host} if not bool((flat[name] == host[name]).all())]
+    if moved:
+        raise UsageError(
+            f'--graft: the run changed parameters of the host: {some(moved)}. Train with `frozen`, or '
+            'write the whole model with --folder=.'
+        )
+    added = {name: np.asarray(leaf) for name, leaf in flat.items() if name not in host}
+    description = dict(
+        model=experiment.config.model.copy_and_resolve_references().to_dict(),
+        segment_length=experiment.config.train.segment_length,
+        host=_shown_name(source),
+        fingerprint=fingerprint(like.attributes, like.files),
+    )
+    write(path, added, description)
+
+
 def _shown_name(source: str) -> str:
     """The name of a host for a model card: as on the hub, or of its folder or file, without a path."""
+    source = source.partition(AND)[0]
     path = Path(source).expanduser()
     return path.resolve().name if model_files.is_model(path) else source
 

@@ -172,6 +172,16 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     assert {path.rpartition('/')[2] for path in moved} <= {'a', 'b', 'gate'}
     assert any(path.endswith('lora/b') for path in moved)
     assert 'block_0/attention/gate' in moved
+    # What was added is a small file, which makes the same model of an untouched host.
+    file = tmp_path / 'memory.safetensors'
+    export(run, graft=str(file))
+    grafted = experiment(config_of(host, texts, f'graft={file}'), tmp_path / 'grafted')
+    assert grafted.config.model.attention == ('infini', 'infini')
+    assert grafted.config.model.lora.rank == 2 and grafted.config.train.segment_length == 8
+    same, step = newest_parameters(grafted, print)
+    assert step == 0 and leaves(same).keys() == leaves(last).keys()
+    for path, leaf in leaves(last).items():
+        np.testing.assert_array_equal(leaves(same)[path], leaf, err_msg=path)
     export(run, str(tmp_path / 'out'))
     card = (tmp_path / 'out' / 'README.md').read_text()
     assert 'base_model: "host"' in card and str(tmp_path.parent) not in card
