@@ -18,6 +18,7 @@ import numpy as np
 from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
+    armt,
     attention_sinks,
     babi,
     compressive_transformer_conv,
@@ -59,6 +60,7 @@ SYSTEMS = {
     'memsizer': memsizer.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
     'attention_sinks': attention_sinks.check,
+    'armt': armt.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
