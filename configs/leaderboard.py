@@ -1,23 +1,26 @@
 """One model and one way of training for every memory of the library, on several tasks.
 
 python -m longmem_jax.main --config=configs/leaderboard.py:task=mqar,memory=infini --workdir=DIR
-`:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `surface` (the
-same with 1, 4 or 16 pairs and a distance between list and questions), `state` (products in the group
-S5), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last two need `pip install -e '.[ruler]'`), `qa1` to
-`qa3` (BABILong, among the standard library's docstrings), `stdlib` (bytes of Python's standard library)
-or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two cores. This is not
-an experiment of a paper; `python -m experiments.leaderboard` runs it for all memories and makes the
-table, with feed-forward layers of a width that makes parameters equal. All attention sees half of the
-token before (`token_shift`): a layer that cannot single it out would otherwise be worse in every task,
-for no reason of its memory, and the others would take thousands of steps to find it.
+`:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `surface`
+(the same with 1, 4 or 16 pairs and a distance between list and questions), `state` (products in the
+group S5; with `:tiny` S3), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last two need `pip install
+-e '.[ruler]'`), `qa1` to `qa3` (BABILong, among the standard library's docstrings), `stdlib` (bytes of
+Python's standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of
+64, for two cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it
+for all memories and makes the table, with feed-forward layers of a width that makes parameters equal.
+All attention sees half of the token before (`token_shift`): a layer that cannot single it out would
+otherwise be worse in every task, for no reason of its memory, and the others would take thousands of
+steps to find it.
 """
 
 from typing import Any
 
 from longmem_jax.config.base import base, size, two_cores
-from longmem_jax.config.variants import one_of, variant
+from longmem_jax.config.recipes import given
+from longmem_jax.config.variants import new_segment, one_of, variant
 
 RULER, BABILONG = ('vt', 'fwe', 'niah_single_1', 'cwe'), ('qa1', 'qa2', 'qa3')
+DELTA_RULES = ('delta_net', 'gated_delta_net', 'kimi_delta')
 TASKS = ('mqar', 'surface', 'state', *RULER, *BABILONG, 'stdlib', 'text')
 
 
@@ -40,6 +43,7 @@ def get_config(arg=''):
     config.evaluate.max_segments = 64
     config.generate.sample_length = 0
     scale: dict[str, Any] = dict(reach=512, memories=8192)
+    memories: dict[str, Any] = {}
     # Of the tasks: words; length and pairs; documents of evaluation.
     sizes: dict[str, Any] = dict(
         words=1024,
@@ -49,6 +53,8 @@ def get_config(arg=''):
         fillers=64,
         vocabulary=4096,  # of RULER and BABILong
         longest=1024,
+        group='S5',
+        products=(4, 8, 16, 32, 64),
     )
 
     def tiny(config):
@@ -70,6 +76,8 @@ def get_config(arg=''):
             fillers=8,
             vocabulary=512,
             longest=512,
+            group='S3',  # 1,000 steps are too few for any memory to begin with S5
+            products=(2, 4, 8, 16),
         )
 
     def task(config, name):
@@ -97,7 +105,12 @@ def get_config(arg=''):
             return
         if name == 'state':
             data.source = 'state_tracking'
-            data.task = shared | dict(group='S5', lengths=(4, 8, 16, 32, 64))
+            data.task = shared | dict(group=sizes['group'], lengths=sizes['products'])
+            new_segment(
+                config, str(sizes['products'][-1] // 2)
+            )  # what is before it is the memory's
+            # Made for this: without them a delta rule cannot turn what it holds into its opposite.
+            memories.update(dict.fromkeys(DELTA_RULES, given(negative_eigenvalues=True)))
             return
         data.source = 'mqar'
         if name == 'surface':
@@ -120,4 +133,6 @@ def get_config(arg=''):
         )
 
     argument = arg if 'task=' in arg else ','.join(filter(None, (arg, 'task=mqar')))
-    return variant(config, argument, memory='local', scale=scale, tiny=tiny, task=task)
+    return variant(
+        config, argument, memory='local', memories=memories, scale=scale, tiny=tiny, task=task
+    )

@@ -4,7 +4,12 @@ from typing import TypedDict, Unpack
 
 from jax.typing import DTypeLike
 
+from longmem_jax.commands.api import evaluate as evaluate
+from longmem_jax.commands.api import generate as generate
+from longmem_jax.commands.api import score as score
+from longmem_jax.commands.api import train as train
 from longmem_jax.commands.load import load as load
+from longmem_jax.config.files import configure as configure
 from longmem_jax.registry import register as register
 from longmem_jax.standalone import Layer as Layer
 from longmem_jax.standalone import make_layer as make_layer
@@ -86,9 +91,25 @@ def AttentionSinks(
     position: str = 'rotary',
     gradients: bool = False,
     block_size: int = 0,
+    overflow: str = 'none',
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the first tokens of the document, the last ones, and the segment."""
+
+def ChunkRetrieval(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    memory_length: int = 8192,
+    block_length: int = 512,
+    top_k: int = 3,
+    landmarks: bool = False,
+    position: str = 'rotary',
+    **settings: Unpack[Settings],
+) -> Layer:
+    """Attention to a token's own block of the text and the few earlier blocks that suit it best."""
 
 def CompressiveTransformer(
     *,
@@ -492,6 +513,54 @@ def SlidingAttention(
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the last `window` tokens, the query's own included."""
+
+def TTT(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 16,
+    carry: bool = True,
+    gradients: bool = True,
+    inner: str = 'linear',
+    base_rate: float = 1.0,
+    rope_base: float = 10000.0,
+    convolution: int = 4,
+    gate: bool = True,
+    epsilon: float = 1e-06,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A small model per head that is trained while it reads."""
+
+def Titans(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    chunk: int = 16,
+    carry: bool = True,
+    gradients: bool = True,
+    batch: int = 1,
+    matrices: int = 2,
+    expansion: float = 4.0,
+    momentum: bool = True,
+    muon: bool = False,
+    largest_step: float = 0.0,
+    largest_surprise: float = 0.0,
+    loss: str = 'l2',
+    power: float = 3.0,
+    threshold: float = 1.0,
+    convolution: int = 4,
+    silu: bool = True,
+    key_norm: str = 'l2',
+    read_norm: bool = True,
+    epsilon: float = 1e-06,
+    own_norms: bool = False,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """A network per head that learns keys and values while it reads, with momentum and forgetting."""
 
 def TransformerXL(
     *,

@@ -24,6 +24,7 @@ from longmem_jax.training import checkpoint, storage
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.identity import GoingOn, model_of, settings_of
+from longmem_jax.training.job import Hook
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
 
 
@@ -35,11 +36,13 @@ class Experiment:
       config: the whole configuration.
       workdir: folder of the run; None = only compiled, nothing is stored.
       mesh: devices.
+      hooks: called with what a training writes; see `training.job.Hook`.
     """
 
     config: Any
     workdir: Path
     mesh: Mesh
+    hooks: tuple[Hook, ...] = ()
 
     def corpus(self, split: str) -> AnyCorpus:
         """The tokenised documents of a split.

@@ -36,12 +36,15 @@ from tests.parity_systems import (
     memformer,
     memorizing_transformer,
     memsizer,
+    moba,
     mqar,
     pkm,
     ruler,
     t5_relative_bias,
+    titans,
     transformer_sequential,
     transformer_xl,
+    ttt,
 )
 
 # name -> generator of (tensor name, ours, reference)
@@ -58,9 +61,12 @@ SYSTEMS = {
     'memformer': memformer.check,
     'mem_transformer': mem_transformer.check,
     'memsizer': memsizer.check,
+    'moba': moba.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
     'attention_sinks': attention_sinks.check,
     'armt': armt.check,
+    'ttt': ttt.check,
+    'titans': titans.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),

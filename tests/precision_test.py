@@ -91,15 +91,16 @@ def test_state_is_computed_at_full_precision(name):
     ],
 )
 def test_recurrent_memories_are_read_and_written_at_full_precision(name):
-    inputs, memory = recurrent.some_inputs(name, 5)
+    inputs, state = recurrent.some_inputs(name, 5, None)
     valid = jnp.ones((BATCH, 5), bool)
     for by_steps in (False, True):
 
-        def read(*given, by_steps=by_steps):
-            return recurrent.read_inputs(name, *given, valid, None, by_steps=by_steps)
+        def read(inputs, memory, by_steps=by_steps):
+            given = inputs, state.replace(memory=memory), valid, None
+            return recurrent.read_inputs(name, *given, by_steps=by_steps)
 
         for program in (read, gradient(read, 2)):
-            assert all(HIGHEST in product for product in products(program, inputs, memory))
+            assert all(HIGHEST in product for product in products(program, inputs, state.memory))
 
 
 def test_a_continuous_memory_is_read_and_written_at_full_precision():

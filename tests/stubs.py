@@ -26,7 +26,12 @@ from typing import TypedDict, Unpack
 
 from jax.typing import DTypeLike
 
+from longmem_jax.commands.api import evaluate as evaluate
+from longmem_jax.commands.api import generate as generate
+from longmem_jax.commands.api import score as score
+from longmem_jax.commands.api import train as train
 from longmem_jax.commands.load import load as load
+from longmem_jax.config.files import configure as configure
 from longmem_jax.registry import register as register
 from longmem_jax.standalone import Layer as Layer
 from longmem_jax.standalone import make_layer as make_layer

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from configs import leaderboard
+from longmem_jax.data.tasks import state_tracking
 
 
 class Asked(NamedTuple):
@@ -16,6 +17,7 @@ class Asked(NamedTuple):
       chance: what who knows nothing scores. Where a smaller size of the table is within `ABOVE` of it,
         larger ones are not asked, and count with what that one had. None = all are asked.
       reset: asked again with the memory reset before every segment.
+      parts: what is scored is the share of right tokens, not of answers without an error.
     """
 
     table: str
@@ -23,6 +25,7 @@ class Asked(NamedTuple):
     task: dict[str, Any]
     chance: float | None = None
     reset: bool = False
+    parts: bool = False
 
 
 class Column(NamedTuple):
@@ -95,22 +98,31 @@ def surface(config: Any, size: str) -> list[Asked]:
 def by_length(config: Any, size: str) -> list[Asked]:
     """Documents as long as the longest of training, and 4, 16, ... times as long.
 
-    Chance is a label of BABILong's six; of RULER and state tracking nothing.
+    Chance is a label of BABILong's six, an element of the group in state tracking, and of RULER nothing.
     """
-    task, lanes = config.data.task, config.evaluate.num_lanes
-    chance = 1 / 6 if config.data.source == 'babilong' else 0.0
-    most = MOST_TIMES.get(config.data.source, 64)
+    task, lanes, source = config.data.task, config.evaluate.num_lanes, config.data.source
+    tracking = source == 'state_tracking'
+    chance = 1 / 6 if source == 'babilong' else 0.0
+    if tracking:
+        chance = 1 / len(state_tracking.group(task.group)[0])
+    most = MOST_TIMES[source, size]
     asked, times = [], 1
     while times <= most:
         length = task.lengths[-1] * times
         documents = LEAST_ANSWERS if length < FAR else lanes if length < FARTHEST else FEW
         fields = dict(lengths=(length,), eval_documents=documents)
-        asked.append(Asked(config.data.source, f'{times}x', fields, chance))
+        asked.append(Asked(source, f'{times}x', fields, chance, reset=tracking, parts=tracking))
         times *= 4
     return asked
 
 
-MOST_TIMES = dict(babilong=16_384, ruler=64, state_tracking=16)
+# How many times the longest of training, by source and size: on two cores what takes minutes.
+MOST_TIMES = {
+    ('babilong', ''): 16_384,
+    ('babilong', 'tiny'): 256,
+    **dict.fromkeys((('ruler', ''), ('ruler', 'tiny')), 64),
+    **dict.fromkeys((('state_tracking', ''), ('state_tracking', 'tiny')), 64),
+}
 SURFACE = {str(keys): f'Recall: {keys} key{"s" * (keys > 1)}' for keys in KEYS}
 OLD = dict(passkey='Passkey (old)', needles='Needles (old)', copy='Copy of four digits (old)')
 NOTHING_LEFT = (
@@ -122,7 +134,7 @@ COLUMNS = {
         Column('speed', {'speed': 'Time'}, ''),
         Column('mqar', {'mqar': 'MQAR'}, ANSWERS, by_pairs),
         Column('surface', SURFACE, ANSWERS, surface, NEAR_CHANCE),
-        Column('state', {'state_tracking': 'State tracking: S5'}, ANSWERS, by_length, NOTHING_LEFT),
+        Column('state', {'state_tracking': 'State tracking'}, ANSWERS, by_length, NOTHING_LEFT),
         *(
             Column(name, {'ruler': f'RULER: {name}'}, ANSWERS, by_length, NOTHING_LEFT)
             for name in leaderboard.RULER

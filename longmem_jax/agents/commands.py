@@ -37,7 +37,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     """
     built, workdir = make(experiment), experiment.workdir
     train = experiment.config.train
-    writer = Writer(workdir)
+    writer = Writer(workdir, experiment.hooks)
     progress = Progress(train.num_steps, log_every=train.log_every)
     ended = runner.run(
         AgentTask(built, workdir, writer, progress),

@@ -17,7 +17,7 @@ SUBJECT = Subject(
         Mode(
             'train',
             'longmem_jax.agents.commands:train',
-            ('profile',),
+            ('profile', 'tracker'),
             section=SECTION,
             trained=False,
             writes=True,

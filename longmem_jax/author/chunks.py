@@ -1,68 +1,23 @@
 """Reading a sequence by a memory's step: token by token, or in chunks where it has such a form.
 
-Everything here has lanes and heads in front; the functions of the author have neither.
+Everything here has lanes and heads in front; the functions of the author have neither. Where chunks
+begin is a matter of speed, but for memories that are aligned: see `author.aligned`.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
+from longmem_jax.author import aligned
 from longmem_jax.author.returned import require_new_state
+from longmem_jax.layers.sight import sight
 from longmem_jax.segment import select_lanes
 
 State = Any
 Step = Callable[..., tuple[State, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sight:
-    """What the tokens of a chunk see of each other and of the state before the chunk.
-
-    A token sees itself, and those before it in its document. Without starts all of it is constant.
-
-    Attributes:
-      pairs: bool [n, n], whether token i sees token j.
-      before: float32 [n], 1 where token i sees the state before the chunk, else 0.
-      at_end: float32 [n], 1 where token j is seen after the chunk, else 0.
-    """
-
-    pairs: jax.Array
-    before: jax.Array
-    at_end: jax.Array
-
-    def shares(self, log_decay: jax.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """How much is left of everything, with one decay per token.
-
-        Args:
-          log_decay: [n], the log of what a token leaves of the state, at most 0; None = it leaves all.
-
-        Returns:
-          within [n, n], the share of token j's write that token i sees; before [n], that of the state
-          before the chunk, whose last one is the share that the chunk leaves; at_end [n], the share of
-          token j's write that is left after the chunk.
-        """
-        if log_decay is None:
-            return self.pairs.astype(self.before.dtype), self.before, self.at_end
-        total = jnp.cumsum(log_decay)
-        # Masked before `exp`: what comes later would overflow.
-        left = jnp.where(self.pairs, total[:, None] - total[None], -jnp.inf)
-        within = jnp.exp(left)
-        return within, self.before * jnp.exp(total), within[-1]
-
-
-def sight(n: int, start: jax.Array | None, dtype: DTypeLike = jnp.float32) -> Sight:
-    """The `Sight` of a chunk of n tokens; `start` is bool [n], None = no document begins in it."""
-    causal, ones = jnp.tril(jnp.ones((n, n), bool)), jnp.ones((n,), dtype)
-    if start is None:
-        return Sight(causal, ones, ones)
-    document = jnp.cumsum(start, dtype=jnp.int32)
-    pairs = causal & (document[:, None] == document[None])
-    return Sight(pairs, (document == 0).astype(dtype), (document == document[-1]).astype(dtype))
 
 
 def of_author(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,10 +35,11 @@ def of_author(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _over_heads(function: Step) -> Step:
+def _over_heads(function: Step, constants: tuple[Any, ...]) -> Step:
     """`function(state, flags, *inputs)` of one lane and head, for [batch, heads, ...]."""
-    call = of_author(lambda state, flags, inputs: function(state, flags, *inputs))
-    return jax.vmap(jax.vmap(call, (0, None, 0)), (0, 0, 0))
+    call = of_author(lambda state, flags, inputs, given: function(state, flags, *inputs, *given))
+    of_lanes = jax.vmap(jax.vmap(call, (0, None, 0, 0)), (0, 0, 0, None))
+    return lambda state, flags, inputs: of_lanes(state, flags, inputs, constants)
 
 
 def read_tokens(
@@ -95,19 +51,24 @@ def read_tokens(
     valid: jax.Array,
     start: jax.Array | None,
     chunk: int,
+    constants: tuple[Any, ...] = (),
+    before: jax.Array | None = None,
 ) -> tuple[State, Any]:
     """Reads and writes a sequence; every token reads after its own write.
 
     Args:
-      step: `(state, *inputs of a token) -> (state, y)` of one lane and head.
-      chunked: `(state, sight, *inputs [n, ...]) -> (state, y [n, ...])`, the same for n tokens, in
-        which inputs of zeros, the padding, write nothing; None = token by token.
+      step: `(state, *inputs of a token, *constants) -> (state, y)` of one lane and head.
+      chunked: `(state, sight, *inputs [n, ...], *constants) -> (state, y [n, ...])`, the same for n
+        tokens, in which inputs of zeros, the padding, write nothing; None = token by token.
       initial: the state of a document's begin, of one lane and head.
       state: leaves [batch, heads, ...].
       inputs: arrays [batch, heads, n, ...], zero at padding.
       valid: bool [batch, n]; padding comes last.
       start: bool [batch, n], documents begin with these tokens; None = with none.
       chunk: tokens at once; the backward pass keeps only the states between chunks.
+      constants: arrays [heads, ...] that all tokens share.
+      before: int32 [batch], tokens of the document before these, of memories that are aligned: their
+        chunks begin at its multiples of `chunk`; None = wherever.
 
     Returns:
       The state after the last token, and y with leaves [batch, heads, n, ...].
@@ -120,23 +81,30 @@ def read_tokens(
         new, y = require_new_state('step', state, step(state, *token))
         return select_lanes(is_token, new, state), y
 
-    def by_tokens(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
+    def by_tokens(state: State, flags: Any, *given: jax.Array) -> tuple[State, Any]:
+        tokens, fixed = given[: len(inputs)], given[len(inputs) :]
         return jax.lax.scan(
-            lambda state, each: one(state, each[0], *each[1]), state, (flags, tokens)
+            lambda state, each: one(state, each[0], *each[1], *fixed), state, (flags, tokens)
         )
 
     def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
-        n = flags[0].shape[0]
+        starts, n = flags[1], flags[0].shape[0]
         assert chunked is not None
-        seen = sight(n, flags[1], jax.tree.leaves(state)[0].dtype)
+        if before is not None and starts is not None:  # all tokens of a chunk share a part of it
+            state, starts = select_lanes(starts[0], initial, state), starts.at[0].set(False)
+        seen = sight(n, starts, jax.tree.leaves(state)[0].dtype)
         return require_new_state('chunked', state, chunked(state, seen, *tokens))
 
     length, flags = valid.shape[1], (valid, start)
     if length == 1:
         first = jax.tree.map(lambda leaf: leaf[:, 0], flags)
-        state, y = _over_heads(one)(state, first, tuple(leaf[:, :, 0] for leaf in inputs))
+        tokens = tuple(leaf[:, :, 0] for leaf in inputs)
+        state, y = _over_heads(one, constants)(state, first, tokens)
         return state, jax.tree.map(lambda leaf: leaf[:, :, None], y)
-    read = _over_heads(by_tokens if chunked is None else at_once)
+    read = _over_heads(by_tokens if chunked is None else at_once, constants)
+    if chunked is not None and before is not None:
+        where = aligned.chunks(before, valid, start, chunk)
+        return aligned.read_chunks(read, where, state, inputs, flags)
     chunk = min(chunk, length)
     chunks = -(-length // chunk)
     if chunks == 1:

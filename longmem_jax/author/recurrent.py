@@ -26,7 +26,8 @@ class RecurrentState(flax.struct.PyTreeNode):
 
     Attributes:
       memory: what `RecurrentMemory.state` declares, every leaf [batch, heads, ...].
-      count: int32 [batch], tokens of the document so far; it stays at 2^31 - 1.
+      count: int32 [batch], tokens of the document so far; it stays at 2^31 - 1. If the memory is
+        `aligned`, it goes back by a multiple of `period` beyond 2^30.
       tails: name of a part to the last vectors that it read, [batch, ...], see `Lane.mixed`.
       carried: name to values of the tokens that are read now, [batch, ...], from one layer to the next;
         see `Lane.hand_on`. Empty before and after a segment or a call of `extend`.
@@ -46,6 +47,8 @@ class RecurrentMemory(nn.Module):
     """
 
     takes_starts: ClassVar[bool] = True
+    # Chunks begin where the document has a multiple of `chunk` tokens, which is part of the definition.
+    aligned: ClassVar[bool] = False
 
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
@@ -78,12 +81,16 @@ class RecurrentMemory(nn.Module):
         """
         raise NotImplementedError
 
+    def constants(self) -> tuple[Any, ...]:
+        """Parameters [heads, ...] that `step` and `chunked` get after the inputs, those of a head."""
+        return ()
+
     def step(self, state: Any, *inputs: Any, **named: Any) -> tuple[Any, Any]:
         """One token of one lane and head: the new state, and what the token reads. The definition."""
         raise NotImplementedError
 
-    # `(state, sight, *inputs [n, ...]) -> (state, y [n, ...])`: the same for n tokens; inputs of zeros
-    # must write nothing. None = token by token.
+    # `(state, sight, *inputs [n, ...], *constants) -> (state, y [n, ...])`: the same for n tokens;
+    # inputs of zeros must write nothing. None = token by token.
     chunked: ClassVar[Callable[..., Any] | None] = None
 
     def output(self, x: jax.Array, y: Any, *inputs: Any, **named: Any) -> jax.Array:
@@ -127,9 +134,10 @@ class RecurrentMemory(nn.Module):
             axis='heads' if heads in (0, settings.num_heads) else 'kv_heads',
         )
 
-    def conv_of(self, heads: HeadsIn, size: int) -> Convolution:
+    def conv_of(self, heads: HeadsIn, size: int, biased: bool = False) -> Convolution:
         """A causal convolution over `size` tokens, per channel of what a map gives; see `Lane.mixed`."""
-        return Convolution(size, heads.num_heads, heads.head_dim, heads.axis, self.settings.dtype)
+        of_map = (heads.num_heads, heads.head_dim, heads.axis)
+        return Convolution(size, *of_map, self.settings.dtype, biased)
 
     def _with_tails(self) -> dict[str, Any]:
         """The parts that keep vectors of earlier tokens, by name."""
@@ -214,9 +222,7 @@ class RecurrentMemory(nn.Module):
         """Reads and writes; x [batch, n, d_model] is normalised, valid and start bool [batch, n]."""
         count = valid.sum(axis=1, dtype=jnp.int32)
         inputs, tails, carried, logged = self.given(x, state, count, start, train)
-        memory, y = read_tokens(
-            self.step, self.chunked, self.state(), state.memory, inputs, valid, start, self.chunk
-        )
+        memory, y = self.write_tokens(state, inputs, valid, start)
         y = self._over_lanes(type(self)._output, x, y, inputs)
         before = state.count
         if start is not None:
@@ -225,8 +231,41 @@ class RecurrentMemory(nn.Module):
             count = count - jnp.maximum(first, 0)
         return y, RecurrentState(memory, count_on(before, count), tails, carried), logged
 
+    def period(self) -> int:
+        """Of a memory that is `aligned`: tokens after which places in chunks recur."""
+        return self.chunk
+
+    def write_tokens(
+        self,
+        state: RecurrentState,
+        inputs: tuple[jax.Array, ...],
+        valid: jax.Array,
+        start: jax.Array | None,
+        chunk: int = 0,
+        by_steps: bool = False,
+    ) -> tuple[Any, Any]:
+        """The memory after the inputs, and y; see `read_tokens`. `chunk` 0 = the field's."""
+        return read_tokens(
+            self.step,
+            None if by_steps else self.chunked,
+            self.state(),
+            state.memory,
+            inputs,
+            valid,
+            start,
+            chunk or self.chunk,
+            jax.tree.map(lambda leaf: leaf.astype(self.float32), self.constants()),
+            state.count if self.aligned else None,
+        )
+
     def begin(self, state: State, batch_size: int) -> State:
         """The state that a segment begins with."""
+        if self.carry and self.aligned:
+            # A count that stayed at its largest value would lose the place in the chunk.
+            back = (1 << 30) // self.period() * self.period()
+            return state.replace(
+                count=jnp.where(state.count > back, state.count - back, state.count)
+            )
         if self.carry:
             return state
         return self.initial_state(batch_size).replace(carried=state.carried)

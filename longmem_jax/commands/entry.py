@@ -3,9 +3,7 @@
 What takes long to import is imported where it is used, so that `--help` is there at once.
 """
 
-import ast
 import contextlib
-import difflib
 import functools
 import importlib.metadata
 import io
@@ -23,12 +21,12 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from longmem_jax import stopping
+from longmem_jax.config import files
 from longmem_jax.devices import allocator, lost
 from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_errors, nearest, visible
 from longmem_jax.files import nowhere
 
 BROKEN_PIPE = 141  # exit code of programs that SIGPIPE ends
-CONFIGS = Path(__file__).parents[1] / 'configs'
 MISSING = (
     '--config= is missing: for example --config=quickstart; a --workdir= with the config.json of a run '
     'needs none'
@@ -217,66 +215,9 @@ def _config_file(argv: list[str]) -> tuple[list[str], ml_collections.ConfigDict 
             config = saved_config(path).lock()
             continue
         if match:
-            argument = f'--config={_found(match[1], argument)}{match[2] or ""}'
+            argument = f'--config={files.found(match[1], argument)}{match[2] or ""}'
         rest.append(argument)
     return rest, config
-
-
-def _found(given: str, argument: str) -> Path:
-    """The file of a path; else the package's config of that name, or of the path `configs/NAME.py`.
-
-    Raises:
-      UsageError: it is not there, or makes no config.
-    """
-    path = Path(given)
-    named = re.fullmatch(r'(?:configs/)?([a-z]\w*?)(?:\.py)?', given)
-    if not path.is_file() and named and (packaged := CONFIGS / f'{named[1]}.py').is_file():
-        return packaged
-    if not path.is_file():
-        existing = {
-            other.stem: other
-            for other in (*CONFIGS.glob('[a-z]*.py'), *path.parent.glob('[a-z]*.py'))
-        }
-        near = [
-            name if existing[name].parent == CONFIGS else str(existing[name])
-            for name in difflib.get_close_matches(path.stem, existing)
-        ]
-        raise UsageError(
-            f'{argument}: there is no file or name {given}; '
-            + (f'did you mean {" or ".join(map(repr, near))}? ' if near else '')
-            + 'a config is a file, or a name such as quickstart; --mode=list lists them'
-        )
-    if not _defines_get_config(path):
-        raise UsageError(
-            f'{argument}: {path} has no function get_config; a config is a Python file with one, '
-            'such as configs/quickstart.py, or the config.json of a run'
-        )
-    return path
-
-
-def _defines_get_config(path: Path) -> bool:
-    """Whether a file is Python that defines or imports the name `get_config`."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        # A mistake in a config is shown where Python finds it.
-        return path.suffix == '.py'
-    names = {
-        getattr(node, field, None) for node in ast.walk(tree) for field in ('name', 'asname', 'id')
-    }
-    return not names.isdisjoint({'get_config', '*'})
-
-
-def _require_sections(config: Any) -> None:
-    """Raises `UsageError` if a file made something other than a whole configuration."""
-    from longmem_jax.config.base import base
-
-    needed = 'get_config must return what longmem_jax.config.base.base() makes, with its own values'
-    if not isinstance(config, ml_collections.ConfigDict):
-        raise UsageError(f'--config: get_config returned {config!r}; {needed}.')
-    missing = [section for section in base() if section not in config]
-    if missing:
-        raise UsageError(f'--config: the config has no {", ".join(missing)}; {needed}.')
 
 
 def _of_workdir(workdir: str | None) -> ml_collections.ConfigDict | None:
@@ -328,7 +269,7 @@ def _parse(argv: list[str], module: str) -> list[str]:
         if config is None and 'config' in flags.FLAGS and 'workdir' in flags.FLAGS:
             config = flags.FLAGS['config'].value = _of_workdir(flags.FLAGS['workdir'].value)
         if config is not None:
-            _require_sections(config)  # a file that could not be loaded raises only here
+            files.require_sections(config)  # a file that could not be loaded raises only here
             overrides.apply(config, config_overrides)
         elif config_overrides:
             raise UsageError(MISSING)

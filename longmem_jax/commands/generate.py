@@ -151,7 +151,7 @@ def from_flags(
 
 def generate(
     experiment: Experiment,
-    prompt: str,
+    prompt: str | bytes,
     options: dict[str, Any],
     *,
     save_state: str = '',
@@ -162,7 +162,7 @@ def generate(
     """Continues a prompt with the newest parameters of the workdir.
 
     Args:
-      prompt: text, or '@FILE'; all of it is read, however long.
+      prompt: bytes, text, or '@FILE'; all of it is read, however long.
       options: overrides of `config.generate`: length, temperature, top_k, top_p, seed, beams.
       save_state: file to save the memory to at the end.
       load_state: file to load the memory from; the prompt then continues that text.

@@ -9,8 +9,8 @@ from typing import Any
 
 import ml_collections
 
-from longmem_jax.commands.entry import CONFIGS
 from longmem_jax.config import base, variants
+from longmem_jax.config.files import CONFIGS
 from longmem_jax.config.meanings import first_line, meanings
 from longmem_jax.config.sections import sections
 from longmem_jax.errors import UsageError

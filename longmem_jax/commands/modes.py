@@ -14,6 +14,7 @@ FLAGS = {
     flag.name: flag
     for flag in (
         Flag('profile', False, 'Trace a few training steps to WORKDIR/profile.', bool),
+        Flag('tracker', '', 'train: wandb, mlflow or both get the numbers of the run as well.'),
         Flag('prompt', '', 'generate, score, inspect: the text to continue, to score, or to show; '
              '@FILE reads a file.'),
         Flag('prompts', '', 'generate, score: JSON lines with a field "text", each read by itself.'),
@@ -38,7 +39,7 @@ DRAWN = ('length', 'temperature', 'top_k', 'top_p', 'beams', 'seed')
 HERE = 'longmem_jax.commands'
 # 'compile' and 'list' are not here: they need neither data nor a workdir.
 OWN = (
-    Mode('train', f'{HERE}.train:train', ('profile',), reads=('texts', 'pairs', 'classes'),
+    Mode('train', f'{HERE}.train:train', ('profile', 'tracker'), reads=('texts', 'pairs', 'classes'),
          trained=False, writes=True),
     Mode('evaluate', f'{HERE}.evaluate:evaluate', ('split', 'save_state', 'load_state'),
          documents=True),

@@ -134,7 +134,7 @@ def from_flags(
 
 def score(
     experiment: Experiment,
-    prompt: str,
+    prompt: str | bytes,
     *,
     load_state: str = '',
     output: str = '',

@@ -93,6 +93,7 @@ def _run_mode(config: Any, name: str) -> None:
     from longmem_jax.data.warnings import warnings_of
     from longmem_jax.devices import processes, sharding
     from longmem_jax.experiment import Experiment
+    from longmem_jax.reporting import trackers
     from longmem_jax.workdir import prepare_workdir
 
     stopping.listen(command=True)  # what takes long to import is there
@@ -110,7 +111,8 @@ def _run_mode(config: Any, name: str) -> None:
     if mode.documents and jax.process_index() == 0:  # training says it where it says all
         for text in warnings_of(config.data):
             print(f'Warning: {text}.')
-    experiment = Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict()))
+    hooks = trackers.named(given.pop('tracker', ''))
+    experiment = Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict()), hooks)
     load(mode.function)(experiment, **given)
 
 

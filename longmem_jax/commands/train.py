@@ -85,7 +85,7 @@ def train(
     """
     config, workdir = experiment.config, experiment.workdir
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
-    writer = Writer(workdir)
+    writer = Writer(workdir, experiment.hooks)
     task = LanguageModelTask(experiment, writer, progress, programs)
     start = restarted(experiment, task.corpora['train'], progress.say)
     ended = runner.run(

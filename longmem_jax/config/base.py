@@ -119,13 +119,13 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         task=config_dict.create(),  # fields of a task, or of a set
     )
     config.optimizer = config_dict.create(
-        name='adam',  # 'adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'rmsprop', 'sgd'
+        name='adam',  # or another of `training.optimizer.NAMES`, such as 'adamw', 'lion', 'muon'
         learning_rate=2.5e-4,  # highest learning rate, after the warm-up
         b1=0.9,  # decay of the mean of gradients
         b2=0.999,  # decay of the mean of squared gradients, also of 'rmsprop'
         eps=1e-8,  # added to the denominator
         weight_decay=0.0,  # per step, times the learning rate
-        momentum=0.0,  # momentum of 'sgd' and 'nesterov'
+        momentum=0.0,  # momentum of 'sgd' and 'nesterov'; of 'muon', 0 = 0.95
         schedule='cosine',  # of the learning rate; one of `training.optimizer.SCHEDULES`
         warmup_steps=0,  # steps in which the learning rate rises from 0
         final_fraction=0.0,  # last learning rate / highest

@@ -213,9 +213,10 @@ def _optimizer(config: Any) -> list[str]:
             f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
             "use 'adamw'"
         )
-    if settings.momentum and settings.name not in WITH_MOMENTUM:
+    if settings.momentum and settings.name not in (*WITH_MOMENTUM, 'muon'):
         problems.append(
-            f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' and 'nesterov' only"
+            f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd', 'nesterov' and 'muon' "
+            'only'
         )
     if settings.name == 'nesterov' and not 0 < settings.momentum < 1:
         problems.append(

@@ -24,12 +24,14 @@ def require_one_text(prompt: str, prompts: str, save_state: str) -> None:
         )
 
 
-def read_prompt(prompt: str) -> bytes:
-    """The bytes of a prompt; '@FILE' is the text of a file.
+def read_prompt(prompt: str | bytes) -> bytes:
+    """The bytes of a prompt: bytes as they are; of text, '@FILE' is the text of a file.
 
     Raises:
       UsageError: the file cannot be read.
     """
+    if isinstance(prompt, bytes):
+        return prompt
     if not prompt.startswith('@'):
         return os.fsencode(prompt)  # bytes of the command line that are not UTF-8 stay as they are
     try:

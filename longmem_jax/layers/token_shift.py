@@ -103,13 +103,14 @@ def drawn_taps(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.fl
 
 
 class Convolution(nn.Module):
-    """A causal convolution per channel of the vectors of heads, without a bias.
+    """A causal convolution per channel of the vectors of heads.
 
     Attributes:
       size: tokens that it sees, the token itself included.
       heads, width: shape of a token's vectors.
       axis: logical axis of the heads.
       dtype: compute dtype.
+      biased: adds a bias [heads, width].
     """
 
     size: int
@@ -117,10 +118,14 @@ class Convolution(nn.Module):
     width: int
     axis: str
     dtype: DTypeLike
+    biased: bool = False
 
     def setup(self) -> None:
         init = initializers.with_axes(drawn_taps, (None, self.axis, 'head_dim'))
         self.kernel = self.param('kernel', init, (self.size, self.heads, self.width))
+        if self.biased:
+            init = initializers.with_axes(nn.initializers.zeros, (self.axis, 'head_dim'))
+            self.bias = self.param('bias', init, (self.heads, self.width))
 
     def initial_state(self, batch_size: int) -> jax.Array:
         """Zeros [batch_size, heads, size - 1, width] of the compute dtype."""
@@ -128,7 +133,8 @@ class Convolution(nn.Module):
 
     def __call__(self, *given: Any) -> tuple[jax.Array, jax.Array]:
         """Arguments and results of `mixed` for x [batch, heads, n, width]."""
-        return mixed(convolved(self.kernel), *given)
+        y, last = mixed(convolved(self.kernel), *given)
+        return (y + self.bias.astype(y.dtype)[None, :, None] if self.biased else y), last
 
 
 class TokenShift(nn.Module):

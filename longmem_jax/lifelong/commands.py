@@ -31,7 +31,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     """
     workdir, log_every = experiment.workdir, experiment.config.train.log_every
     built = _built(experiment, Progress(0, log_every=log_every))
-    writer = Writer(workdir)
+    writer = Writer(workdir, experiment.hooks)
     progress = Progress(0, log_every=log_every)
     task = LifelongTask(built, workdir, writer, progress)
     progress.total = task.plan.num_steps

@@ -18,7 +18,7 @@ SUBJECT = Subject(
         Mode(
             'train',
             'longmem_jax.lifelong.commands:train',
-            ('profile',),
+            ('profile', 'tracker'),
             section=SECTION,
             trained=False,
             writes=True,

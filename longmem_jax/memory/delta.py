@@ -16,92 +16,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory, param
 from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
-from longmem_jax.layers.decayed_scores import decayed_scores
+from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, step, unit
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.triangular import solve_unit_lower
 
 GATES = ('none', 'head', 'channel')
 OUTPUT_GATES = ('none', 'silu', 'sigmoid')
 
 
-def unit(x: jax.Array) -> jax.Array:
-    """Vectors [..., width] of length one; those much shorter than 1e-3 stay short."""
-    return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + jnp.asarray(1e-6, x.dtype))
-
-
-def step(
-    S: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, b: jax.Array, log_a: Any = None
-) -> tuple[jax.Array, jax.Array]:
-    """One token of one head: the definition.
-
-    Args:
-      S: [key_dim, head_dim].
-      q, k: [key_dim].
-      v: [head_dim].
-      b: scalar, how far the token moves what its key gives.
-      log_a: scalar or [key_dim], at most 0, the log of what is left of S; None = all of it.
-
-    Returns:
-      The new S, and what the token reads of it, [head_dim].
-    """
-    if log_a is not None:
-        S = jnp.exp(log_a)[..., None] * S
-    S = S + jnp.outer(k, b * (v - k @ S))
-    return S, q @ S
-
-
-def chunked(
-    S: jax.Array,
-    sight: Sight,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    b: jax.Array,
-    log_a: Any = None,
-) -> tuple[jax.Array, jax.Array]:
-    """`step` for n tokens, arrays [n, ...]: what each writes, u, is the solution of a triangular system.
-
-    `u_i = b_i (v_i - (k_i a_i)^T S - sum_(j < i) (k_i^T A_ij k_j) u_j)`, with a_i and A_ij what is left
-    at token i of the state before the chunk and of token j's write.
-    """
-    if log_a is None or log_a.ndim == 1:
-        within, before, at_end = sight.shares(log_a)
-        before, at_end = before[:, None], at_end[:, None]
-        of_queries, of_keys = within * (q @ k.T), within * (k @ k.T)
-    else:
-        total = jnp.tril(jnp.ones((len(b), len(b)), log_a.dtype)) @ log_a
-        before = sight.before[:, None] * jnp.exp(total)
-        at_end = sight.at_end[:, None] * jnp.exp(total[-1] - total)
-        scores = decayed_scores(jnp.stack([q, k], axis=1), k, total)
-        scores = jnp.where(sight.pairs[:, None], scores, jnp.zeros_like(scores))
-        of_queries, of_keys = scores[:, 0], scores[:, 1]
-    b = b[:, None]
-    u = solve_unit_lower(b * of_keys, b * (v - (before * k) @ S))
-    y = (before * q) @ S + of_queries @ u
-    return before[-1][:, None] * S + (at_end * k).T @ u, y
-
-
 def through(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
     """x [n, d_model] by maps [d_model, rank] and [rank, heads, width]: [heads, n, width]."""
     return jnp.einsum('nr,rhd->hnd', x @ first, second)
-
-
-def drawn_log_rates(
-    key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
-) -> jax.Array:
-    """Logs of rates that are uniform between 1 and 16."""
-    return jnp.log(jax.random.uniform(key, shape, dtype, 1.0, 16.0))
-
-
-def drawn_bias(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
-    """Biases whose softplus is between 0.001 and 0.1, uniform in its log."""
-    steps = jnp.exp(jax.random.uniform(key, shape, dtype, jnp.log(0.001), jnp.log(0.1)))
-    return steps + jnp.log(-jnp.expm1(-steps))
 
 
 class DeltaNet(RecurrentMemory):
@@ -206,11 +134,11 @@ class DeltaNet(RecurrentMemory):
         return -jnp.exp(self.log_rate)[:, None, None] * jax.nn.softplus(logits)
 
     def step(self, state: Any, *inputs: Any, **named: Any) -> tuple[Any, Any]:
-        """See `delta.step`."""
+        """See `delta_rule.step`."""
         return step(state, *inputs)
 
     def chunked(self, S: jax.Array, sight: Sight, *inputs: jax.Array) -> tuple[Any, Any]:
-        """See `delta.chunked`."""
+        """See `delta_rule.chunked`."""
         return chunked(S, sight, *inputs)
 
     def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:

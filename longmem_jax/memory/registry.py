@@ -11,6 +11,7 @@ from longmem_jax.contract import PLACES, Entry
 from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
     associative_tokens,
+    chunk_retrieval,
     delta,
     full,
     infini,
@@ -20,6 +21,7 @@ from longmem_jax.memory import (
     rwkv7,
     sinks,
     sliding,
+    test_time,
     transformer_xl,
 )
 from longmem_jax.memory.adaptive_span import entry as adaptive_span
@@ -33,6 +35,7 @@ from longmem_jax.memory.memorizing import entry as memorizing
 from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import layer as mem_transformer
 from longmem_jax.memory.memory_tokens import tokens as memory_tokens
+from longmem_jax.memory.titans import layer as titans
 from longmem_jax.registry import Part, Registry
 
 
@@ -56,6 +59,7 @@ LAYERS = Registry(
         infini,
         without_memory,
         memorizing,
+        chunk_retrieval,
         linear_attention,
         delta,
         memsizer,
@@ -63,6 +67,8 @@ LAYERS = Registry(
         gla,
         mamba2,
         rwkv7,
+        test_time,
+        titans,
         mem_transformer,
         feed_forward,
         product_key,

@@ -7,6 +7,7 @@ import os
 import re
 import typing
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.files import copy, open_own, write
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.events import Events
+from longmem_jax.training.job import Hook
 
 if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,13 +142,16 @@ def _ends_early(steps: list[int], step: int, every: int) -> list[int]:
 class Writer:
     """Writes scalars, texts and images of a run; only process 0 writes."""
 
-    def __init__(self, workdir: Path):
+    def __init__(self, workdir: Path, hooks: Sequence[Hook] = ()):
         """Opens workdir/metrics.jsonl and workdir/tensorboard for appending.
+
+        `hooks` are called with what is written, after it is.
 
         Raises:
           UsageError: one of them is there and is something else.
         """
         self._active = jax.process_index() == 0
+        self._hooks = tuple(hooks)
         self._path = workdir / METRICS
         self._folder = workdir / EVENTS
         self._writer: Events | None = None
@@ -255,6 +260,16 @@ class Writer:
         self._file.flush()
         self._known.add((step, group))
         self._add(step, group, values)
+        self._call(step, group, {name: float(value) for name, value in values.items()})
+
+    def saved(self, step: int) -> None:
+        """Notes that a step is being saved."""
+        if self._active:
+            self._call(step, 'checkpoint', {})
+
+    def _call(self, step: int, group: str, values: dict[str, float]) -> None:
+        for hook in self._hooks:
+            hook(step, group, values)
 
     def _add(self, step: int, group: str, values: dict[str, Any]) -> None:
         """Adds numbers to the events."""

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.author import RecurrentMemory
-from longmem_jax.author.chunks import read_tokens
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.testing import toys
@@ -38,15 +37,15 @@ def of_layer(name: str, params: Any, method: Any, *arrays: Any) -> Any:
     )
 
 
-def some_inputs(name: str, length: int) -> tuple[Any, Any]:
-    """Inputs of the step for `length` random tokens per lane, and a memory that was written before."""
+def some_inputs(name: str, length: int, start: Any) -> tuple[Any, Any]:
+    """Inputs of the step for `length` random tokens per lane, and a state that was written before."""
     width = model_config(name).d_model
 
     def read(layer: Any, before: jax.Array, x: jax.Array) -> Any:
         every = jnp.ones(before.shape[:2], bool)
         _, state, _ = layer.read(before, layer.initial_state(BATCH), every)
         state = state.replace(carried={})  # this is the first layer: nothing was handed on to it
-        return layer.given(x, state, jnp.full((BATCH,), length, jnp.int32))[0], state.memory
+        return layer.given(x, state, jnp.full((BATCH,), length, jnp.int32), start)[0], state
 
     keys = jax.random.split(jax.random.key(0))
     x = [jax.random.normal(key, (BATCH, length, width)) for key in keys]
@@ -55,21 +54,20 @@ def some_inputs(name: str, length: int) -> tuple[Any, Any]:
 
 
 def read_inputs(
-    name: str, inputs: Any, memory: Any, valid: Any, start: Any, *, by_steps: bool = False
+    name: str, inputs: Any, state: Any, valid: Any, start: Any, *, by_steps: bool = False
 ) -> tuple[Any, Any]:
-    """`chunks.read_tokens` with the functions of a toy's layer: the memory, and y of tokens."""
+    """`RecurrentMemory.write_tokens` of a toy's layer: the memory, and y of tokens."""
 
     def of_tokens(leaf: jax.Array) -> jax.Array:
         shape = (BATCH, 1, -1, *[1] * (leaf.ndim - 3))
         return jnp.where(valid.reshape(shape), leaf, jnp.zeros_like(leaf))
 
-    def read(layer: Any, inputs: Any, memory: Any) -> tuple[Any, Any]:
-        chunked = None if by_steps else layer.chunked
-        given = (layer.state(), memory, jax.tree.map(of_tokens, inputs), valid, start, 3)
-        memory, y = read_tokens(layer.step, chunked, *given)
+    def read(layer: Any, inputs: Any, state: Any) -> tuple[Any, Any]:
+        given = (state, jax.tree.map(of_tokens, inputs), valid, start)
+        memory, y = layer.write_tokens(*given, 0 if layer.aligned else 3, by_steps)
         return memory, jax.tree.map(of_tokens, y)
 
-    return of_layer(name, toys.moved(name)[1], read, inputs, memory)
+    return of_layer(name, toys.moved(name)[1], read, inputs, state)
 
 
 def starts_inside(entry: Entry) -> None:
@@ -102,7 +100,6 @@ def starts_inside(entry: Entry) -> None:
 def chunks_are_steps(entry: Entry) -> None:
     """Values and gradients of `chunked` and `step`, with padding and starts inside of chunks."""
     length, name = 8, entry.name
-    inputs, memory = some_inputs(name, length)
     number = np.arange(length)
     valid = number < np.asarray([length, 5])[:, None]
     inside = np.isin(number, (1, 2, 5)) & (np.arange(BATCH)[:, None] == 0)
@@ -113,9 +110,11 @@ def chunks_are_steps(entry: Entry) -> None:
     )
 
     @functools.partial(jax.jit, static_argnums=3)
-    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
-    def read(inputs: Any, memory: Any, start: Any, by_steps: bool) -> Any:
-        found = read_inputs(name, inputs, memory, valid, start, by_steps=by_steps)
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def read(given: Any, state: Any, start: Any, by_steps: bool) -> Any:
+        inputs, memory = given
+        state = state.replace(memory=memory)
+        found = read_inputs(name, inputs, state, valid, start, by_steps=by_steps)
         random = np.random.default_rng(0)
         weights = [random.normal(size=leaf.shape) for leaf in jax.tree.leaves(found)]
         total = sum(
@@ -124,8 +123,10 @@ def chunks_are_steps(entry: Entry) -> None:
         return total, found
 
     for start in (None, inside):
-        (_, wanted), slopes = jax.device_get(read(inputs, memory, start, True))
-        (_, found), found_slopes = jax.device_get(read(inputs, memory, start, False))
+        inputs, state = some_inputs(name, length, start)
+        given = ((inputs, state.memory), state, start)
+        (_, wanted), slopes = jax.device_get(read(*given, True))
+        (_, found), found_slopes = jax.device_get(read(*given, False))
         for what, part, right in (
             ('memories', found[0], wanted[0]),
             ('reads', found[1], wanted[1]),

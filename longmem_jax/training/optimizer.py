@@ -14,7 +14,11 @@ from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Tree
 
-NAMES = ('adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'rmsprop', 'sgd', 'nesterov')
+NAMES = (
+    'adam', 'adamw', 'adamw_hf', 'lion', 'muon', 'adagrad', 'adafactor', 'rmsprop', 'sgd', 'nesterov',
+)  # fmt: skip
+# The root mean square of Muon's updates, before the rate: that of Adam's, so that one rate fits both.
+MUON_SIZE = 0.2
 FROZEN = 'frozen'  # label of parameters whose group has the rate 0
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
 
@@ -164,6 +168,35 @@ def decay_updated(schedule: optax.Schedule, decay: float) -> optax.GradientTrans
     return optax.GradientTransformation(init, update)
 
 
+def _matrix_axes(path: Any, leaf: Any) -> optax.contrib.MuonDimensionNumbers | None:
+    """Which axes of a kernel are summed over, and which are its results; None if it is no kernel.
+
+    Kernels of heads are one matrix: [d_model, heads, head_dim], and [heads, head_dim, d_model] of `out`.
+    """
+    name = parameter_path(path)
+    if not name.endswith('kernel') or leaf.ndim not in (2, 3):
+        return None
+    cut = 2 if leaf.ndim == 3 and name.endswith('out/kernel') else 1
+    axes = tuple(range(leaf.ndim))
+    return optax.contrib.MuonDimensionNumbers(axes[:cut], axes[cut:])
+
+
+def scale_by_muon(beta: float) -> optax.GradientTransformation:
+    """Muon's step (Jordan, 2024), scaled to the size of Adam's (Liu et al., 2025)."""
+
+    def sized(update: jax.Array) -> jax.Array:
+        size = jnp.sqrt(jnp.mean(jnp.square(update)))
+        return update * jnp.where(size > 0, MUON_SIZE / jnp.where(size > 0, size, 1.0), 0.0)
+
+    def axes(params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(_matrix_axes, params)
+
+    return optax.chain(
+        optax.contrib.scale_by_muon(beta=beta, weight_dimension_numbers=axes),
+        optax.stateless(lambda updates, _: jax.tree.map(sized, updates)),
+    )
+
+
 def _make_base(
     name: str, settings: Any, schedule: optax.Schedule, decayed: Any
 ) -> optax.GradientTransformation:
@@ -184,6 +217,20 @@ def _make_base(
             scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps),
             optax.scale_by_learning_rate(schedule),
             optax.masked(decay_updated(schedule, settings.weight_decay), decayed),
+        )
+    if name == 'lion':
+        return optax.lion(
+            schedule,
+            b1=settings.b1,
+            b2=settings.b2,
+            weight_decay=settings.weight_decay,
+            mask=decayed,
+        )
+    if name == 'muon':
+        return optax.chain(
+            scale_by_muon(settings.momentum or 0.95),
+            optax.add_decayed_weights(settings.weight_decay, mask=decayed),
+            optax.scale_by_learning_rate(schedule),
         )
     if name == 'adafactor':
         # optax.adafactor decays after the learning rate, so by all of `weight_decay` in every update;
@@ -264,18 +311,23 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
         FROZEN if group[1] == 0 else group[3] if len(group) == 4 else settings.name
         for group in groups
     ]
-    others = set(names) - {settings.name, FROZEN}
+
+    def label(path: Any, leaf: Any, group: int) -> str:
+        name = settings.name if group < 0 else names[group]
+        # Muon is for matrices; AdamW takes the others, and tables of tokens, as its author does.
+        return 'adamw' if name == 'muon' and _matrix_axes(path, leaf) is None else name
+
+    labels = jax.tree_util.tree_map_with_path(label, params, assigned)
+    used = set(jax.tree.leaves(labels)) | {settings.name}
     bases = {
-        name: _make_base(name, settings, schedule, decayed)
-        for name in (settings.name, *sorted(others))
+        name: _make_base(name, settings, schedule, decayed) for name in sorted(used - {FROZEN})
     }
     if all(group >= 0 and names[group] == FROZEN for group in jax.tree.leaves(assigned)):
         raise UsageError(
             f'config.optimizer.groups = {groups}: the rate of all parameters is 0, so nothing is left '
             'to learn.'
         )
-    if set(names) - {settings.name}:
-        labels = jax.tree.map(lambda group: settings.name if group < 0 else names[group], assigned)
+    if used - {settings.name}:
         # Weight decay masks must have the structure of each optimizer's own tree.
         bases = {
             name: _make_base(name, settings, schedule, _restrict(decayed, labels, name))

@@ -35,6 +35,9 @@ class Writer(Protocol):
     def scalars(self, step: int, group: str, values: Metrics) -> None:
         """Writes scalars under a group such as 'train' or 'speed'."""
 
+    def saved(self, step: int) -> None:
+        """Notes that a step is being saved."""
+
     def flush(self) -> None:
         """Waits until the scalars that were written are on the disk."""
 

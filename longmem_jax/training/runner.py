@@ -258,7 +258,8 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
             context.writer.flush()
         paused = time.monotonic()
         # Before the evaluation, which may take long or be stopped.
-        saver.maybe_save(step, state, bad=record.bad)
+        if saver.maybe_save(step, state, bad=record.bad):
+            context.writer.saved(step)
         if evaluating:
             evaluated = step
             if signum := _evaluate(context, state, step):
@@ -267,7 +268,8 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     record.write()
     context.writer.flush()
     profile.close(step)
-    saver.maybe_save(step, state, force=step > first, bad=record.bad)
+    if saver.maybe_save(step, state, force=step > first, bad=record.bad):
+        context.writer.saved(step)
     if not signum and step > 0:
         missed = evaluated < step or not context.writer.has(step, plan.evaluated)
         if processes.from_first(missed):

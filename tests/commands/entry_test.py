@@ -9,6 +9,7 @@ import pytest
 
 from configs import quickstart
 from longmem_jax.commands import entry
+from longmem_jax.config import files
 from longmem_jax.errors import UsageError, disk_errors
 from tests import processes
 
@@ -49,12 +50,12 @@ def test_texts_are_printed_in_any_encoding_and_where_output_is_closed(closed, wa
 
 def test_a_config_is_whole():
     config = quickstart.get_config('tiny')
-    entry._require_sections(config)
+    files.require_sections(config)
     del config.mesh
     with pytest.raises(UsageError, match=r'the config has no mesh; .*config.base.base\(\) makes'):
-        entry._require_sections(config)
+        files.require_sections(config)
     with pytest.raises(UsageError, match='get_config returned 3; get_config must return'):
-        entry._require_sections(3)
+        files.require_sections(3)
 
 
 def test_a_run_brings_its_own_config(tmp_path):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import longmem_jax
-from longmem_jax.author.chunks import read_tokens, sight
+from longmem_jax.author.chunks import read_tokens
 from longmem_jax.errors import UsageError
+from longmem_jax.layers.sight import sight
 from longmem_jax.memory.decayed import recurrence, retnet
 
 LENGTH, WIDTH = 7, 4

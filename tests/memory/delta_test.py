@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import longmem_jax
-from longmem_jax.author.chunks import sight
 from longmem_jax.errors import UsageError
+from longmem_jax.layers import delta_rule
 from longmem_jax.layers.decayed_scores import decayed_scores
-from longmem_jax.memory import delta
+from longmem_jax.layers.sight import sight
 from longmem_jax.testing.assertions import equations
 
 RANDOM = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def test_scores_that_fade_by_channel_are_their_formula(n):
 
 
 def by_steps(S, *inputs):
-    return jax.lax.scan(lambda S, token: delta.step(S, *token), S, inputs)
+    return jax.lax.scan(lambda S, token: delta_rule.step(S, *token), S, inputs)
 
 
 @pytest.mark.parametrize('channels', [False, True])
@@ -51,7 +51,7 @@ def test_chunks_are_steps_when_all_is_forgotten_at_once(channels):
 
         return jax.jit(jax.value_and_grad(weighed, (0, 1), has_aux=True))(S, inputs)
 
-    (_, found), slopes = total(lambda S, *inputs: delta.chunked(S, sight(9, None), *inputs))
+    (_, found), slopes = total(lambda S, *inputs: delta_rule.chunked(S, sight(9, None), *inputs))
     (_, wanted), true_slopes = total(by_steps)
     for ours, right in zip(
         jax.tree.leaves((found, slopes)), jax.tree.leaves((wanted, true_slopes)), strict=True
@@ -63,7 +63,7 @@ def test_chunks_are_steps_when_all_is_forgotten_at_once(channels):
 def test_a_gate_that_keeps_all_is_no_gate(shape):
     q, k, v, b, _ = tokens(5, 0.0, 0.0)
     S = RANDOM.normal(size=(6, 6)).astype(np.float32)
-    read = jax.jit(lambda *inputs: delta.chunked(S, sight(5, None), *inputs))
+    read = jax.jit(lambda *inputs: delta_rule.chunked(S, sight(5, None), *inputs))
     wanted = read(q, k, v, b)
     for ours, right in zip(
         read(q, k, v, b, np.zeros((5, *shape), np.float32)), wanted, strict=True
@@ -73,7 +73,7 @@ def test_a_gate_that_keeps_all_is_no_gate(shape):
 
 def test_a_chunk_has_no_loop_over_tokens():
     S, inputs = jnp.zeros((6, 6)), tokens(32, 0.0, -1.0)
-    program = jax.make_jaxpr(lambda *given: delta.chunked(S, sight(32, None), *given))(*inputs)
+    program = jax.make_jaxpr(lambda *given: delta_rule.chunked(S, sight(32, None), *given))(*inputs)
     turns = [each.params['length'] for each in equations(program.jaxpr) if 'length' in each.params]
     assert max(turns, default=1) == 1, f'a chunk of 32 tokens has loops of {turns} turns'
 
@@ -82,7 +82,7 @@ def test_a_token_can_turn_what_is_stored():
     """With b = 2 the eigenvalue along the key is -1: two such tokens leave the memory as it was."""
     k = jnp.asarray([0.6, 0.8], jnp.float32)
     S = jnp.outer(k, jnp.asarray([1.0, 2.0, 3.0]))
-    turned, _ = delta.step(S, k, k, jnp.zeros(3), jnp.asarray(2.0))
+    turned, _ = delta_rule.step(S, k, k, jnp.zeros(3), jnp.asarray(2.0))
     np.testing.assert_allclose(turned, -S, atol=1e-6)
 
 

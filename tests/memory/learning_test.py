@@ -57,6 +57,7 @@ class Run:
 FAR = (2 * SEGMENT, 3 * SEGMENT)
 # A window of one segment, and another one compressed.
 SHORT = {'model.compressive.memory_length': 8, 'model.compressive.compressed_length': 8}
+LEFT = {'model.sinks.memory_length': 8, 'model.sinks.sinks': 0}
 SLOWLY = {'optimizer.learning_rate': 1e-2}
 FACTS = SLOWLY | {'data.task.documents': 40, 'data.task.num_fillers': 12}
 FEW = {'model.product_key.num_keys': 8, 'model.product_key.top_k': 2}
@@ -66,6 +67,8 @@ TWO_TOKENS = {'model.memory_tokens.num_tokens': 2}
 LEARNS = {
     'transformer_xl': Run('transformer_xl'),
     'sinks': Run('sinks', 90),
+    # A window of one segment, without sinks: only what left it knows the digit.
+    'hippocampus': Run('hippocampus', 117, LEFT, FAR),
     'adaptive_span': Run('adaptive_span', 63),
     'compressive': Run('compressive', 126, SHORT | SLOWLY, FAR),
     'compressive_sliding': Run('compressive_sliding', 144, SHORT | SLOWLY, FAR, layers=2),
@@ -75,6 +78,8 @@ LEARNS = {
     'infini': Run('infini'),
     'normalized_xl': Run('normalized_xl', changes={'model.normalized_xl.memory_length': 24}),
     'memorizing': Run('memorizing', 132, distances=FAR),
+    'moba': Run('moba', 54, distances=FAR),
+    'landmark': Run('landmark', 129, SLOWLY, FAR, layers=2),
     'linear': Run('linear'),
     'rfa': Run('rfa'),
     't2r': Run('t2r'),
@@ -86,6 +91,10 @@ LEARNS = {
     'gla': Run('gla'),
     'mamba2': Run('mamba2', 129),
     'rwkv7': Run('rwkv7', 120),
+    # Three orders of documents are learned in 39 to 44 steps, and in 45 to 55.
+    'ttt_linear': Run('ttt_linear', 66, SLOWLY),
+    'ttt_mlp': Run('ttt_mlp', 84, SLOWLY),
+    'titans': Run('titans', 129),
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     # With 8 of them a quarter of the seeds learn nothing; that depends on their first values.
     'memory_tokens': Run('memory_tokens', 81, SLOWLY | TWO_TOKENS),
@@ -107,6 +116,7 @@ BROKEN = {
     'no memory': Run('local'),
     'transformer_xl, no cache': LEARNS['transformer_xl'].broken(transformer_xl__memory_length=0),
     'sinks, one vector': LEARNS['sinks'].broken(sinks__memory_length=1, sinks__sinks=0),
+    'hippocampus, what left is not kept': LEARNS['hippocampus'].broken(sinks__overflow='none'),
     'adaptive_span, short spans': LEARNS['adaptive_span'].broken(adaptive_span__max_span=4),
     'compressive, one slot': LEARNS['compressive'].broken(compressive__compressed_length=1),
     'compressive_sliding, one slot': LEARNS['compressive_sliding'].broken(
@@ -122,6 +132,8 @@ BROKEN = {
     'infini, gates closed': LEARNS['infini'].broken(infini__gate_init=-20.0),
     'normalized_xl, no cache': LEARNS['normalized_xl'].broken(normalized_xl__memory_length=0),
     'memorizing, gates closed': LEARNS['memorizing'].broken(memorizing__gate_init=-20.0),
+    'moba, own block alone': LEARNS['moba'].broken(chunk_retrieval__top_k=1),
+    'landmark, own block alone': LEARNS['landmark'].broken(chunk_retrieval__top_k=1),
     'linear, sums not carried': LEARNS['linear'].broken(linear__carry=False),
     'rfa, sums not carried': LEARNS['rfa'].broken(linear__carry=False),
     't2r, sums not carried': LEARNS['t2r'].broken(linear__carry=False),
@@ -133,6 +145,9 @@ BROKEN = {
     'gla, nothing carried': LEARNS['gla'].broken(gla__carry=False),
     'mamba2, nothing carried': LEARNS['mamba2'].broken(mamba2__carry=False),
     'rwkv7, nothing carried': LEARNS['rwkv7'].broken(rwkv7__carry=False),
+    'ttt_linear, nothing carried': LEARNS['ttt_linear'].broken(test_time__carry=False),
+    'ttt_mlp, nothing carried': LEARNS['ttt_mlp'].broken(test_time__carry=False),
+    'titans, nothing carried': LEARNS['titans'].broken(titans__carry=False),
     'memformer, no slots': LEARNS['memformer'].broken(memformer__num_slots=0),
     'product_key, no cache': LEARNS['product_key'].broken(transformer_xl__memory_length=0),
     'product_key_short, other documents': dataclasses.replace(

@@ -258,7 +258,7 @@ def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, gro
         (dict(groups=(('nothing', 1.0, True),)), r"\['nothing'\].*block/kernel"),
         (dict(groups=(('(', 1.0, True),)), 'tuples .* are needed'),
         (dict(groups=(('kernel', 1.0),)), 'tuples .* are needed'),
-        (dict(groups=(('kernel', 1.0, True, 'lion'),)), 'optimizers are adam'),
+        (dict(groups=(('kernel', 1.0, True, 'lamb'),)), 'optimizers are adam'),
         (dict(schedule='inverse_sqrt'), 'warmup_steps = 0'),
     ],
 )
@@ -348,3 +348,34 @@ def test_adamw_of_hugging_face_in_a_group():
     share = 1e-4 / (1e-4 + 1e-6 / math.sqrt(0.001))  # what is left of a whole step
     assert found['head']['kernel'] == pytest.approx(-0.5 * share, rel=1e-4)
     assert found['block']['kernel'] == pytest.approx(-0.5 * 1e-4 / (1e-4 + 1e-6), rel=1e-4)
+
+
+def test_lion_steps_by_signs():
+    updates = first_update(gradient=-3.0, name='lion', b1=0.9, b2=0.99, weight_decay=0.0)
+    assert updates['head']['kernel'] == pytest.approx(0.5)  # the rate, against the sign
+
+
+def test_muon_makes_matrices_orthogonal_and_leaves_the_others_to_adamw():
+    params = {
+        'attention': {
+            'query': {'kernel': np.ones((6, 2, 3), np.float32)},
+            'out': {'kernel': np.ones((2, 3, 6), np.float32)},
+        },
+        'embedding': {'table_0': np.ones((5, 6), np.float32)},
+        'norm': {'scale': np.ones(6, np.float32)},
+    }
+    random = np.random.default_rng(0)
+    gradients = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype('f'), params)
+    chain = optimizer.make_optimizer(make_config(name='muon', weight_decay=0.0), 10, params)
+    updates, _ = jax.jit(lambda g, p: chain.update(g, chain.init(p), p))(gradients, params)
+    for name, kernel in updates['attention'].items():
+        matrix = np.asarray(kernel['kernel']).reshape(6, 6)
+        assert np.sqrt(np.mean(matrix**2)) == pytest.approx(0.5 * optimizer.MUON_SIZE, rel=1e-4)
+        values = np.linalg.svd(matrix, compute_uv=False)
+        assert values.max() / values.min() < 3, f'{name}: not all directions are equally long'
+        raw = gradients['attention'][name]['kernel'].reshape(6, 6)
+        assert np.sum(matrix * raw) < 0, 'against the gradient'
+    alone = optimizer.make_optimizer(make_config(name='adamw', weight_decay=0.0), 10, params)
+    wanted, _ = alone.update(gradients, alone.init(params), params)
+    for name in ('embedding', 'norm'):
+        chex.assert_trees_all_close(updates[name], wanted[name], rtol=1e-5)

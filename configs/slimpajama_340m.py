@@ -1,0 +1,68 @@
+"""Recurrent memories at 340M parameters on SlimPajama (Yang et al., 2024: DeltaNet, Gated DeltaNet).
+
+python -m longmem_jax.main --config=configs/slimpajama_340m.py --config.data.path=TEXTS --workdir=DIR
+24 layers of 1,024, 8 heads of 128, segments of 2,048 tokens, 2^19 tokens per update, 15 billion in all.
+TEXTS has train.jsonl, validation.jsonl and test.jsonl with a document as `text` per line. The memory is
+`gated_delta_net`; `:memory=` is any other, such as `delta_net`, `gla`, `mamba2`, `retnet`, `rwkv7`, or a
+pattern of layers: `:memory=3*gated_delta_net+full` is the hybrid of Qwen3-Next,
+`:memory=3*kimi_delta+full` that of Kimi-Linear. `:tiny` reads bytes, minutes on two cores.
+
+Not the paper's: `data.tokenizer.kind`; the released script has a vocabulary of 32,000 pieces, here BPE
+of as many is learned from the training split. `num_heads`, which differ by memory in the papers, and
+`d_feed_forward` are those of the released DeltaNet of this size for all. `b2` and `weight_decay` are
+usual values; the papers' texts differ. Documents are read on from segment to segment, where the papers
+cut them, so the state is not empty when a segment begins.
+"""
+
+from longmem_jax.config.base import base, read_bytes, size, two_cores
+from longmem_jax.config.recipes import given
+from longmem_jax.config.variants import variant
+
+DELTA_RULES = ('delta_net', 'gated_delta_net', 'kimi_delta')
+
+
+def get_config(arg=''):
+    config = base()
+
+    model = config.model
+    size(config, layers=24, width=1024, heads=8, feed_forward=2816)  # 374 M parameters
+    model.vocab_size = 32_000
+    model.norm, model.norm_epsilon, model.pre_norm = 'rmsnorm', 1e-6, True
+    model.dense.activation, model.dense.bias = 'swiglu', False
+    model.tie_weights = model.scale_embedding = model.output_bias = False
+    model.init_std = 0.02
+    model.dtype = 'bfloat16'
+    config.data.tokenizer.kind = 'bpe'
+    config.data.tokenizer.size = 32_000
+    config.optimizer.name = 'adamw'
+    config.optimizer.learning_rate = 3e-4
+    config.optimizer.b2 = 0.95
+    config.optimizer.weight_decay = 0.01
+    config.optimizer.schedule = 'cosine'
+    config.optimizer.final_fraction = 0.1
+    config.optimizer.warmup_steps = 1024
+    config.optimizer.clip_norm = 1.0
+    config.train.num_steps = 30_720
+    config.train.num_lanes = 256  # x 2,048 = 2^19 tokens
+    config.train.segment_length = 2048
+    config.train.remat = True
+    config.train.log_every = 100
+    config.train.evaluate_every = 2048
+    config.evaluate.num_lanes = 64
+    config.evaluate.max_segments = 16
+    memories = {name: given(chunk=64) for name in DELTA_RULES}
+
+    def tiny(config):
+        """4 layers of 128 on bytes, some minutes on two cores."""
+        size(config, layers=4, width=128, heads=4, feed_forward=352)
+        two_cores(config, steps=1000, lanes=8, segment=128)
+        read_bytes(config)
+        memories.clear()
+        config.optimizer.learning_rate, config.optimizer.weight_decay = 2e-3, 0.0
+        config.train.remat = False
+        config.train.evaluate_every = 200
+        config.evaluate.num_lanes = 2
+        config.evaluate.max_segments = 100
+        config.evaluate.max_test_segments = 500
+
+    return variant(config, arg, memory='gated_delta_net', memories=memories, tiny=tiny)

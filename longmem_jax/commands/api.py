@@ -1,0 +1,175 @@
+"""The command from Python: `longmem_jax.train`, `evaluate`, `generate` and `score`.
+
+Each takes the folder of a run, as `--workdir=` does, and returns what the command prints or writes.
+`longmem_jax.load` gives the model itself, for one's own loop.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_collections
+
+from longmem_jax.commands import modes
+from longmem_jax.commands.generate import Writer
+from longmem_jax.commands.generate import generate as generate_text
+from longmem_jax.commands.score import score as score_text
+from longmem_jax.config import checks
+from longmem_jax.config.files import configure
+from longmem_jax.config.saved import saved_config
+from longmem_jax.devices import sharding
+from longmem_jax.evaluation.token_losses import TokenLosses
+from longmem_jax.experiment import Experiment, Hook
+from longmem_jax.files import nowhere
+from longmem_jax.generation.text import require_one_text
+from longmem_jax.registry import load, require_installed
+from longmem_jax.workdir import prepare_workdir
+
+Folder = str | os.PathLike[str]
+
+
+def train(
+    config: str | Path | ml_collections.ConfigDict,
+    workdir: Folder,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    hooks: Sequence[Hook] = (),
+    profile: bool = False,
+) -> Any:
+    """Trains, or goes on from the newest checkpoint of the folder, as `--mode=train` does.
+
+    Args:
+      config: what `--config=` takes, such as 'quickstart:memory=infini'; or a configuration.
+      workdir: folder of the run.
+      changes: fields that differ, such as {'train.num_steps': 200}.
+      hooks: each is called as `hook(step, group, values)` when the run writes numbers: with the group
+        'train' and 'speed' every `config.train.log_every` steps, 'validation' after an evaluation,
+        'test' and 'test_reset' at the end, and 'checkpoint' (without numbers) when a step is saved. An
+        error of a hook ends the run, which then goes on from its newest checkpoint.
+      profile: write a trace of a few steps to WORKDIR/profile.
+
+    Returns:
+      How it ended: `commands.train.Summary`, with `results['test'].bits_per_byte`; of a learner or an
+      agent what its own training returns.
+
+    Raises:
+      UsageError: as the command's messages say.
+    """
+    experiment = _experiment(configure(config, changes), workdir, writes=True, hooks=tuple(hooks))
+    given = dict(profile=True) if profile else {}
+    mode = modes.choose('train', experiment.config, given)
+    return load(mode.function)(experiment, **given)
+
+
+def evaluate(
+    workdir: Folder, split: str = 'test', *, changes: Mapping[str, Any] | None = None
+) -> Any:
+    """Scores a split with the newest parameters of a run, as `--mode=evaluate` does.
+
+    Args:
+      workdir: folder of the run.
+      split: 'train', 'validation' or 'test'.
+      changes: fields that differ from those of the run, such as {'evaluate.num_lanes': 1}.
+
+    Returns:
+      {'test': `evaluation.result.Result`, 'test, memory reset': ...} of a language model; of other
+      kinds what their own evaluation returns.
+
+    Raises:
+      UsageError: as the command's messages say.
+    """
+    experiment = _of_run(workdir, changes)
+    mode = modes.choose('evaluate', experiment.config, {})
+    return load(mode.function)(experiment, split=split)
+
+
+def generate(
+    workdir: Folder,
+    prompt: str | Sequence[str] = '',
+    *,
+    save_state: Folder = '',
+    load_state: Folder = '',
+    changes: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """The text with which a run continues a prompt, as `--mode=generate` does.
+
+    Args:
+      workdir: folder of the run.
+      prompt: the text, of any length; all of it is read. Or several, each read by itself.
+      save_state, load_state: files of memories: where it is saved at the end, and what to start from.
+      changes: fields that differ from those of the run.
+      options: of `config.generate`: length, temperature, top_k, top_p, seed, beams.
+
+    Returns:
+      The text, without the prompt; a list of them for several prompts.
+
+    Raises:
+      UsageError: as the command's messages say.
+    """
+    experiment, load_state = _of_run(workdir, changes), os.fspath(load_state)
+    if not isinstance(prompt, str):
+        require_one_text('', 'several prompts', os.fspath(save_state))
+        writer = Writer(experiment, options, load_state=load_state)
+        return [''.join(writer.pieces(writer.read(_bytes(each))[0])) for each in prompt]
+    with nowhere() as out:
+        return generate_text(
+            experiment,
+            _bytes(prompt),
+            options,
+            save_state=os.fspath(save_state),
+            load_state=load_state,
+            out=out,
+        )
+
+
+def score(
+    workdir: Folder,
+    text: str,
+    *,
+    load_state: Folder = '',
+    changes: Mapping[str, Any] | None = None,
+) -> TokenLosses:
+    """The loss of every token of a text, as `--mode=score` has it.
+
+    Args:
+      workdir: folder of the run.
+      text: what is scored.
+      load_state: file of a memory that the text continues.
+      changes: fields that differ from those of the run.
+
+    Raises:
+      UsageError: as the command's messages say.
+    """
+    with nowhere() as out:
+        return score_text(
+            _of_run(workdir, changes),
+            _bytes(text),
+            load_state=os.fspath(load_state),
+            out=out,
+        )
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode('utf-8', 'surrogateescape')
+
+
+def _of_run(workdir: Folder, changes: Mapping[str, Any] | None) -> Experiment:
+    """A run that is there, to read."""
+    return _experiment(configure(saved_config(Path(workdir)), changes), workdir, writes=False)
+
+
+def _experiment(
+    config: ml_collections.ConfigDict,
+    workdir: Folder,
+    *,
+    writes: bool,
+    hooks: tuple[Hook, ...] = (),
+) -> Experiment:
+    """What a mode is called with."""
+    require_installed()
+    checks.require_runnable(config, jax.device_count())
+    folder = prepare_workdir(os.fspath(workdir), trained=not writes, writes=writes)
+    return Experiment(config, folder, sharding.make_mesh(config.mesh.to_dict()), hooks)

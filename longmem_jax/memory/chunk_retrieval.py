@@ -1,0 +1,375 @@
+"""Attention to a few blocks of a long past: MoBA, Landmark attention.
+
+Lu et al. (2025), Mohtashami and Jaggi (2023). A text is cut into blocks from the start of the document.
+A token attends to its own block, up to itself, and to the few earlier blocks whose gates are highest:
+
+    gate(i, b)  = q_i . mean of the keys of block b
+    chosen(i)   = the own block of i, and the top_k - 1 earlier blocks with the highest gates
+    y_i         = sum over the tokens j of chosen(i) of softmax_j(q_i . k_j / sqrt(d)) v_j
+
+With `landmarks` the last token l(b) of a block stands for it. Its score is the gate, and its weight is
+shared by the other tokens of the block (grouped softmax); its own value is not read:
+
+    gate(i, b)  = q_i . k_l(b)
+    weight(i, j) = softmax over own tokens and landmarks, at l(b) * softmax over the tokens of b, at j
+
+No gradient flows through the choice. All else is in the softmax, so that gradients also flow to the
+keys and values of earlier segments of a training step.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
+from longmem_jax.attention.rules import NEVER, Rules
+from longmem_jax.attention.self_attention import KeyValues
+from longmem_jax.contract import (
+    Entry,
+    Fields,
+    Graft,
+    LayerType,
+    ModelSettings,
+    Recipe,
+    Recipes,
+    Scale,
+)
+from longmem_jax.kernels.attention_products import dot
+from longmem_jax.layers.projections import Projections
+from longmem_jax.memory.in_hosts import position_of_window
+from longmem_jax.problems import at_least, one_of
+from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import Held, Read, Seen, View
+
+
+class BlocksState(flax.struct.PyTreeNode):
+    """The last whole blocks of one layer, and the block that is not full yet.
+
+    Attributes:
+      keys, values: [batch, kv_heads, memory_length, head_dim], in the compute dtype. Blocks begin at
+        multiples of `block_length`, the oldest first; keys have no position yet. Zeros behind `count`.
+      count: int32 [batch], tokens that are held, the first ones.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    count: jax.Array
+
+
+class BlocksCache(flax.struct.PyTreeNode):
+    """What an open segment reads, and will write when it closes.
+
+    Attributes:
+      joined: keys, with positions, and values of what is held and of the tokens so far.
+      segment: keys, without positions, and values of the tokens so far.
+      count: int32 [batch], as in the state.
+    """
+
+    joined: KeyValues
+    segment: KeyValues
+    count: jax.Array
+
+
+def in_blocks(rows: jax.Array, size: int) -> jax.Array:
+    """[..., blocks * size, width] as [..., blocks, size, width]."""
+    return rows.reshape(*rows.shape[:-2], -1, size, rows.shape[-1])
+
+
+def block_means(keys: jax.Array, size: int) -> jax.Array:
+    """Means of the keys of each block, [batch, heads, blocks, head_dim], float32 at least."""
+    wide = jnp.promote_types(keys.dtype, jnp.float32)
+    return in_blocks(keys, size).mean(axis=-2, dtype=wide)
+
+
+def choose(gates: jax.Array, own: jax.Array, top_k: int, held: int) -> jax.Array:
+    """The earlier blocks that queries read, without gradient.
+
+    Args:
+      gates: [batch, heads, queries, blocks].
+      own: int32 [batch, 1, queries, 1], the block of each query.
+      top_k: blocks that a query reads, its own included; 0 = all.
+      held: the newest blocks that can be read, the query's own included.
+
+    Returns:
+      bool like `gates`.
+    """
+    number = jnp.arange(gates.shape[-1], dtype=jnp.int32)[None, None, None]
+    earlier = (number < own) & (number > own - held)
+    if top_k == 0 or top_k > gates.shape[-1]:
+        return jnp.broadcast_to(earlier, gates.shape)
+    gates = jnp.where(earlier, jax.lax.stop_gradient(gates), jnp.asarray(NEVER, gates.dtype))
+    _, best = jax.lax.top_k(gates, top_k - 1)
+    return earlier & (best[..., None] == number[..., None, :]).any(axis=-2)
+
+
+def shared_by_landmarks(scores: jax.Array, size: int) -> jax.Array:
+    """What is added to the scores of an earlier block, so that one softmax gives the grouped softmax.
+
+    `s_j + (s_l(b) - log sum exp s over block b)` has the weight of the landmark in all, and in the block
+    the shares of its softmax (Sec. 3.1 of Landmark attention).
+
+    Args:
+      scores: [batch, heads, queries, blocks * size]; a landmark is the last token of a block.
+
+    Returns:
+      [batch, heads, queries, blocks].
+    """
+    blocks = scores.reshape(*scores.shape[:-1], -1, size)
+    return blocks[..., -1] - jax.nn.logsumexp(blocks[..., :-1], axis=-1)
+
+
+def joined(old: jax.Array, new: jax.Array, count: jax.Array, size: int) -> jax.Array:
+    """What is held, then the segment, in whole blocks.
+
+    Args:
+      old: [batch, heads, memory_length, head_dim], the first `count` (int32 [batch]) are held.
+      new: [batch, heads, length, head_dim].
+      size: tokens of a block.
+    """
+    room = -(-new.shape[2] // size) * size
+    old = jnp.pad(old.astype(new.dtype), ((0, 0), (0, 0), (0, room), (0, 0)))
+    put = jax.vmap(lambda old, new, at: jax.lax.dynamic_update_slice_in_dim(old, new, at, 1))
+    return put(old, new, count)
+
+
+def kept(
+    both: KeyValues, count: jax.Array, num_valid: jax.Array, length: int, size: int
+) -> BlocksState:
+    """The state after a segment: the oldest blocks go, as whole blocks, until the rest fits.
+
+    Args:
+      both: keys, without positions, and values as of `joined`.
+      count, num_valid: int32 [batch], tokens that were held, and those of the segment.
+      length: tokens that can be held, whole blocks.
+      size: tokens of a block.
+    """
+    total = count + num_valid
+    gone = jnp.maximum(-(-(total - length) // size), 0) * size
+    count = total - gone
+    there = jnp.arange(length, dtype=jnp.int32)[None, None, :, None] < count[:, None, None, None]
+    take = jax.vmap(lambda rows, at: jax.lax.dynamic_slice_in_dim(rows, at, length, 1))
+
+    def left(rows: jax.Array) -> jax.Array:
+        rows = take(rows, gone)
+        return jnp.where(there, rows, jnp.zeros_like(rows))
+
+    return BlocksState(left(both.keys), left(both.values), count)
+
+
+def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
+    """Checks that whole blocks are held, at least one besides the token's own."""
+    size, length, k = (fields[name] for name in ('block_length', 'memory_length', 'top_k'))
+    found = one_of(fields, position=POSITIONS)
+    found += at_least(fields, 2 if fields['landmarks'] else 1, 'block_length')
+    found += at_least(fields, 0, 'top_k')
+    if found:
+        return found
+    if length % size or length < 2 * size:
+        found.append(
+            f'memory_length = {length}: holds whole blocks of block_length = {size}, the own block of a '
+            f'token and at least one before it; use a multiple of {size} from {2 * size} on'
+        )
+    elif k > length // size:
+        found.append(
+            f'top_k = {k}: more than the {length // size} blocks of block_length = {size} in '
+            f'memory_length = {length}; lower top_k, or use 0 for all of them'
+        )
+    return found
+
+
+class ChunkRetrieval(nn.Module):
+    """Attention to a token's own block of the text and the few earlier blocks that suit it best.
+
+    Attributes:
+      memory_length: tokens that can be read, whole blocks. Of a longer text a token reads its own
+        block and the `memory_length / block_length - 1` before it; the oldest block is dropped.
+      block_length: tokens of a block.
+      top_k: blocks that a query reads, its own included; 0 = all that are held.
+      landmarks: the last token of a block is its landmark: gates and weights of a block are those of its
+        landmark (Landmark attention). In its paper this is a token that is put into the text there.
+      position: position scheme; distances are those in the text.
+    """
+
+    settings: ModelSettings
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    memory_length: int = 8192
+    block_length: int = 512
+    top_k: int = 3
+    landmarks: bool = False
+    position: str = 'rotary'
+
+    def setup(self) -> None:
+        self.projections = Projections(self.settings)
+        self.relation = RelativePosition(
+            settings=self.settings,
+            shared=None,
+            kind=self.position,
+            num_distances=self.memory_length + self.settings.segment_length,
+            clamp_length=0,
+        )
+
+    def _room(self, batch_size: int, length: int) -> jax.Array:
+        """Zeros for keys or values of `length` tokens."""
+        settings = self.settings
+        return jnp.zeros((batch_size, settings.kv_heads, length, settings.head_dim), settings.dtype)
+
+    def initial_state(self, batch_size: int) -> BlocksState:
+        """Nothing is held."""
+        room = self._room(batch_size, self.memory_length)
+        return BlocksState(room, room, jnp.zeros((batch_size,), jnp.int32))
+
+    def _seen(self, queries: jax.Array, keys: jax.Array, rules: Rules) -> Rules:
+        """The rules for all tokens, with the choice of blocks; keys [batch, kv_heads, n, head_dim]."""
+        size, num_keys = self.block_length, keys.shape[2]
+        at, bias = rules.positions(queries.shape[2])[:, None, :, None], None
+        slot = jnp.arange(num_keys, dtype=jnp.int32)[None, None, None]
+        in_own = slot // size == at // size
+        if self.landmarks:
+            scaled, prepared = rules.prepared(queries, num_keys)
+            scores, _ = prepared.scores(scaled, keys, 0, num_keys)
+            gates = scores[..., size - 1 :: size]
+            of_block = jnp.repeat(shared_by_landmarks(scores, size), size, axis=-1)
+            bias = jnp.where(in_own, jnp.zeros_like(of_block), of_block)
+        else:
+            grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[3])
+            means = block_means(jax.lax.stop_gradient(keys), size)
+            gates = dot(jax.lax.stop_gradient(grouped).astype(means.dtype), means)
+            gates = gates.reshape(*queries.shape[:3], -1)
+        chosen = choose(gates, at // size, self.top_k, self.memory_length // size)
+        mask = in_own | jnp.repeat(chosen, size, axis=-1)
+        if self.landmarks:  # they pass their weight on, and give none to themselves
+            mask = mask & ((slot % size != size - 1) | (in_own & (slot != at)))
+        return rules.replace(mask=mask, bias=bias)
+
+    def _read(self, x: jax.Array, both: KeyValues, offset: jax.Array, train: bool) -> jax.Array:
+        """Attends from normalised `x` [batch, n, d_model], whose first key has index `offset`."""
+        num_keys = both.keys.shape[2]
+        queries, by_distance = self.relation.apply_to_queries(
+            self.projections.queries(x), offset, num_keys, train=train
+        )
+        rules = Rules(offset=offset, scale=self.settings.score_scale, **by_distance)
+        rules = self._seen(queries, both.keys, rules)
+        parts = (('blocks', num_keys),)
+        out = attend_in(self, queries, both.keys, both.values, rules, train=train, parts=parts)
+        return self.projections.out(out)
+
+    def __call__(
+        self, x: jax.Array, state: BlocksState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, BlocksState, Aux]:
+        """Attends to what is held and the segment, then writes; x, y are [batch, length, d_model]."""
+        x, count, size = self.normalize(x), state.count, self.block_length
+        both = KeyValues(
+            joined(state.keys, self.projections.keys(x), count, size),
+            joined(state.values, self.projections.values(x), count, size),
+        )
+        placed = both.replace(keys=self.relation.apply_to_keys(both.keys, 0))
+        y = self._read(x, placed, count, train)
+        metrics = {'memory_size': mean_count(count)}
+        new = kept(both, count, segment.num_valid, self.memory_length, size)
+        return y, new, Aux(losses={}, metrics=metrics)
+
+    def open_segment(self, state: BlocksState, batch_size: int) -> BlocksCache:
+        """Gives the held keys their positions, once for all tokens of the segment."""
+        room = self._room(batch_size, self.settings.segment_length)
+        keys, values = (
+            joined(rows, room, state.count, self.block_length)
+            for rows in (state.keys, state.values)
+        )
+        placed = KeyValues(self.relation.apply_to_keys(keys, 0), values)
+        return BlocksCache(placed, KeyValues(room, room), state.count)
+
+    def extend(
+        self, x: jax.Array, cache: BlocksCache, index: int | jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, BlocksCache]:
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
+        x, offset = self.normalize(x), cache.count + index
+        keys, values = self.projections.keys(x), self.projections.values(x)
+        placed = self.relation.apply_to_keys(keys, offset)
+        both = cache.joined.write_at(placed, values, offset)
+        y = self._read(x, both, offset, False)
+        segment = cache.segment.write_at(keys, values, index)
+        return y, cache.replace(joined=both, segment=segment)
+
+    def close_segment(
+        self, state: BlocksState, cache: BlocksCache, count: jax.Array
+    ) -> BlocksState:
+        """Writes the first `count` tokens of the open segment."""
+        new, size = cache.segment, self.block_length
+        both = KeyValues(
+            joined(state.keys, new.keys, state.count, size),
+            joined(state.values, new.values, state.count, size),
+        )
+        return kept(both, state.count, count, self.memory_length, size)
+
+
+def held(layer: ChunkRetrieval, state: BlocksState) -> dict[str, Held]:
+    """The tokens of the blocks that are held."""
+    slot, count = jnp.arange(layer.memory_length, dtype=jnp.int32)[None], state.count[:, None]
+    return {'blocks': Held((slot < count).astype(jnp.float32), count - slot)}
+
+
+def read(seen: Seen) -> dict[str, Read]:
+    """Reads of the attention, by the place of each token in the text."""
+    look = seen.look()
+    slot = jnp.arange(look.weights.shape[-1], dtype=jnp.int32)[None, None, None]
+    return {
+        'attention': Read(
+            look.weights.astype(jnp.float32), slot - seen.state.count[:, None, None, None]
+        )
+    }
+
+
+def sizes(scale: Scale, least: int = 0) -> dict[str, int]:
+    """16 blocks of which three are read, as in the paper; blocks of at least `least` tokens."""
+    block = max(scale.reach // 2, least, 2)
+    return dict(memory_length=16 * block, block_length=block)
+
+
+def recipe(scale: Scale, landmarks: bool) -> Recipe:
+    """Blocks of `scale.reach / 2` tokens, or as the paper's for its segments."""
+    position, notes = scale.position()
+    fields = dict(sizes(scale), top_k=3, landmarks=landmarks, position=position)
+    return Recipe({'chunk_retrieval': fields}, notes=notes)
+
+
+def fields_in_host(scale: Scale, position: str) -> dict[str, Any]:
+    """Blocks so long that the tokens of the first segment see all of it."""
+    own = sizes(scale, least=-(-max(scale.segment, scale.evaluated) // 3))
+    return dict(own, position=position_of_window(position))
+
+
+ENTRY = Entry(
+    name='chunk_retrieval',
+    layer=LayerType(
+        ChunkRetrieval,
+        check=check,
+        reach=lambda fields, segment: fields['memory_length'],
+        nearest='memory_length',
+    ),
+    recipe=Recipes(
+        {
+            'moba': functools.partial(recipe, landmarks=False),
+            'landmark': functools.partial(recipe, landmarks=True),
+        }
+    ),
+    graft=Graft(
+        fields_in_host,
+        exact=True,
+        how="the host's attention, as long as the text has no more blocks than are read",
+        positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
+        recipes=('moba',),
+    ),
+    view=View(held, read, lengths={'memory_length': ''}),
+    toy=dict(memory_length=12, block_length=3, top_k=2),
+    variants=dict(
+        landmark=dict(landmarks=True, top_k=3),
+        all_blocks=dict(block_length=2, memory_length=8, top_k=0, position='none', landmarks=True),
+    ),
+)

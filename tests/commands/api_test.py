@@ -1,0 +1,109 @@
+"""The command from Python: the same runs, and what the command prints as values."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import longmem_jax
+from longmem_jax.errors import UsageError
+from longmem_jax.reporting import trackers
+from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
+
+CHANGES = {'train.num_steps': 4, 'train.evaluate_every': 2, 'checkpoint.every': 2}
+
+
+@pytest.fixture(scope='module')
+def run(texts, tmp_path_factory):  # noqa: F811
+    """A run made from Python, on all devices: folder, how it ended, what its hook was called with."""
+    workdir, calls = tmp_path_factory.mktemp('api'), []
+    config = small_config(texts, data=-1, fsdp=1, tensor=1, memory=1)
+    ended = longmem_jax.train(
+        config, workdir, changes=CHANGES, hooks=[lambda *call: calls.append(call)]
+    )
+    assert config.train.num_steps == 12, 'the configuration of the caller stays as it is'
+    return workdir, ended, calls
+
+
+def test_hooks_get_every_number(run):
+    _, ended, calls = run
+    assert ended.finished and ended.step == 4
+    groups = [(step, group) for step, group, _ in calls]
+    for wanted in (
+        (1, 'train'),
+        (2, 'validation'),
+        (2, 'checkpoint'),
+        (4, 'checkpoint'),
+        (4, 'test'),
+    ):
+        assert groups.count(wanted) == 1, wanted
+    values = {group: values for _, group, values in calls}
+    assert values['test']['bits_per_byte'] == ended.results['test'].bits_per_byte
+    assert values['checkpoint'] == {}
+
+
+def test_a_run_goes_on_and_a_hook_that_fails_loses_nothing(texts, run, tmp_path):  # noqa: F811
+    def fails(step, group, values):
+        if group == 'validation' and step == 4:
+            raise RuntimeError('of the hook')
+
+    config = small_config(texts, data=-1, fsdp=1, tensor=1, memory=1)
+    with pytest.raises(RuntimeError, match='of the hook'):
+        longmem_jax.train(config, tmp_path, changes=CHANGES, hooks=[fails])
+    ended = longmem_jax.train(config, tmp_path, changes=CHANGES)
+    assert ended.finished and ended.results['test'].nll == run[1].results['test'].nll
+
+
+def test_modes_return_what_the_command_prints(run, capsys):
+    workdir, ended, _ = run
+    results = longmem_jax.evaluate(workdir)
+    assert results['test'].nll == ended.results['test'].nll
+    capsys.readouterr()
+    text = longmem_jax.generate(workdir, '@alpha', length=5, temperature=0.0)
+    assert text and text == longmem_jax.generate(workdir, '@alpha', length=5, temperature=0.0)
+    several = longmem_jax.generate(workdir, ['@alpha', 'beta'], length=5, temperature=0.0)
+    assert several[0] == text and len(several) == 2
+    assert capsys.readouterr().out == ''
+    losses = longmem_jax.score(workdir, 'alpha beta')
+    assert len(losses.nats) == 10 and np.isfinite(losses.nats).all()
+
+
+def test_a_memory_is_kept_in_a_file(run, tmp_path):
+    workdir, file = run[0], tmp_path / 'alpha.memory'
+    one_lane = {'evaluate.num_lanes': 8}
+    longmem_jax.generate(workdir, 'alpha ' * 9, length=0, save_state=file, changes=one_lane)
+    again = longmem_jax.score(workdir, 'beta', load_state=file, changes=one_lane)
+    alone = longmem_jax.score(workdir, 'beta')
+    assert again.loss != alone.loss
+
+
+def test_configurations_by_name_and_what_is_wrong_with_them(tmp_path):
+    config = longmem_jax.configure('quickstart:memory=infini', {'train.num_steps': 7})
+    assert config.train.num_steps == 7 and 'infini' in config.model.attention
+    file = tmp_path / 'own.py'
+    file.write_text('from longmem_jax.configs.quickstart import get_config  # noqa\n')
+    assert longmem_jax.configure(file) == longmem_jax.configure('quickstart')
+    with pytest.raises(UsageError, match="no file or name quickstar; did you mean 'quickstart'"):
+        longmem_jax.configure('quickstar')
+    with pytest.raises(UsageError, match='has no field'):
+        longmem_jax.configure('quickstart', {'train.steps': 7})
+    with pytest.raises(UsageError, match='no config.json there'):
+        longmem_jax.generate(tmp_path, 'alpha')
+
+
+def test_trackers_get_names_of_events(monkeypatch):
+    logged = []
+    service = types.ModuleType('wandb')
+    service.run = None
+    service.init = lambda **settings: logged.append(settings)
+    service.log = logged.append
+    monkeypatch.setitem(sys.modules, 'wandb', service)
+    (hook,) = trackers.named('wandb')
+    hook(3, 'train', {'loss': np.float32(1.5)})
+    assert logged == [{}, {'train/loss': 1.5, 'step': 3}]
+    with pytest.raises(UsageError, match="--tracker=wandv: did you mean 'wandb'"):
+        trackers.named('wandv')
+    monkeypatch.setitem(sys.modules, 'mlflow', None)
+    with pytest.raises(UsageError, match='pip install mlflow'):
+        trackers.named('mlflow')

@@ -1,0 +1,137 @@
+"""Attention to few blocks of a long past: the layer is its papers' formulas."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.memory.chunk_retrieval import ChunkRetrieval, check
+from longmem_jax.segment import Segment
+
+BATCH, TOKENS, HEADS, KV_HEADS, WIDTH = 2, 29, 4, 2, 4
+SETTINGS = ModelSettings(
+    d_model=8, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=WIDTH, d_feed_forward=1, num_layers=1,
+    segment_length=16, dropout=0.0, attention_dropout=0.0, init_std=0.5, dtype=jnp.dtype('float32'),
+)  # fmt: skip
+X = jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, TOKENS, 8)), jnp.float32)
+CASES = {
+    'moba': dict(top_k=3),
+    'own block alone': dict(top_k=1),
+    'landmark': dict(top_k=3, landmarks=True),
+    'landmark, all blocks': dict(top_k=0, landmarks=True),
+}
+
+
+@functools.cache
+def made(**fields):
+    """A layer with four blocks of four tokens, its variables, and a program that reads a segment."""
+    fields = dict(memory_length=16, block_length=4, position='none') | fields
+    layer = ChunkRetrieval(settings=SETTINGS, normalize=identity, shared=None, **fields)
+
+    @jax.jit
+    def read(variables, x, state):
+        valid, start = jnp.ones(x.shape[:2], bool), jnp.zeros(x.shape[:1], bool)
+        segment = Segment(valid.astype(jnp.int32), valid, start)
+        return layer.apply(variables, x, state, segment, train=False)[:2]
+
+    state = layer.initial_state(BATCH)
+    segment = Segment(jnp.zeros((BATCH, 4), jnp.int32), jnp.ones((BATCH, 4), bool), None)
+    variables = layer.init(jax.random.key(0), X[:, :4], state, segment, train=False)
+    return layer, jax.tree.map(jnp.asarray, variables), read
+
+
+def read_all(lengths, **fields):
+    """The outputs of segments of these lengths, joined, and the last state."""
+    layer, variables, read = made(**fields)
+    state, ys, at = layer.initial_state(BATCH), [], 0
+    for length in lengths:
+        y, state = read(variables, X[:, at : at + length], state)
+        ys, at = [*ys, y], at + length
+    return np.concatenate(ys, axis=1), state
+
+
+def shares(scores):
+    """Softmax of a few scores."""
+    scores = np.exp(scores - np.max(scores))
+    return scores / scores.sum()
+
+
+def weights_of(q, keys, i, top_k, landmarks, size=4, held=4):
+    """Weights of all tokens up to i for one query, by the formulas of the papers."""
+    scores, weights, own = keys @ q / np.sqrt(WIDTH), np.zeros(len(keys)), i // size
+    earlier = range(max(own - held + 1, 0), own)
+    tokens = {b: list(range(b * size, (b + 1) * size)) for b in earlier}
+    gates = {b: scores[t[-1]] if landmarks else keys[t].mean(0) @ q for b, t in tokens.items()}
+    best = sorted(earlier, key=lambda b: -gates[b])[: top_k - 1 if top_k else held]
+    now = list(range(own * size, i + 1))
+    if not landmarks:
+        chosen = sum((tokens[b] for b in best), now)
+        weights[chosen] = shares(scores[chosen])
+        return weights
+    if i % size == size - 1:
+        now = now[:-1]  # a landmark does not see itself
+    first = shares(np.concatenate([scores[now], [gates[b] for b in best]]))
+    weights[now] = first[: len(now)]
+    for b, share in zip(best, first[len(now) :], strict=True):
+        weights[tokens[b][:-1]] = share * shares(scores[tokens[b][:-1]])
+    return weights
+
+
+def by_formula(top_k, landmarks=False):
+    """The layer's outputs for the whole text, [batch, tokens, d_model]."""
+    _, variables, _ = made(top_k=top_k, landmarks=landmarks)
+    maps = variables['params']['projections']
+    kernels = {name: np.asarray(part['kernel'].unbox(), float) for name, part in maps.items()}
+    q, k, v = (np.einsum('btd,dhw->bhtw', X, kernels[name]) for name in ('query', 'key', 'value'))
+    out = np.zeros((BATCH, TOKENS, 8))
+    for b, h, i in np.ndindex(BATCH, HEADS, TOKENS):
+        group = h // (HEADS // KV_HEADS)
+        weights = weights_of(q[b, h, i], k[b, group, : i + 1], i, top_k, landmarks)
+        out[b, i] += weights @ v[b, group, : i + 1] @ kernels['out'][h]
+    return out
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_the_layer_is_its_formula(name):
+    """Beyond the capacity too: 29 tokens, of which four blocks of four are held."""
+    found, _ = read_all((10, 10, 9), **CASES[name])
+    np.testing.assert_allclose(found, by_formula(**CASES[name]), atol=1e-5)
+
+
+@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('lengths', [(1,) * TOKENS, (3, 16, 10), (29,)])
+def test_segments_of_any_length_give_the_same(name, lengths):
+    """A token sees the same blocks wherever segments end, also when the oldest ones are dropped."""
+    wanted, state = read_all((10, 10, 9), **CASES[name])
+    found, other = read_all(lengths, **CASES[name])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), other, state)
+
+
+def test_the_oldest_block_is_dropped_as_a_whole():
+    """After 29 tokens the fifth to the eighth block are held, the last one with a single token."""
+    layer, variables, _ = made(top_k=3)
+    _, state = read_all((10, 10, 9), top_k=3)
+    keys = layer.apply(variables, X, method=lambda layer, x: layer.projections.keys(x))
+    np.testing.assert_array_equal(state.count, [13, 13])
+    np.testing.assert_allclose(state.keys[:, :, :13], keys[:, :, 16:], atol=1e-6)
+    assert not np.asarray(state.keys[:, :, 13:]).any()
+
+
+@pytest.mark.parametrize(
+    ('fields', 'words'),
+    [
+        (dict(memory_length=10), 'multiple of 4'),
+        (dict(memory_length=4), 'multiple of 4'),
+        (dict(top_k=5), 'the 4 blocks'),
+        (dict(block_length=1, landmarks=True), 'block_length'),
+    ],
+)
+def test_unusable_fields_are_refused(fields, words):
+    good = dict(memory_length=16, block_length=4, top_k=3, landmarks=False, position='none')
+    assert not check(good, None, 8)
+    (problem,) = check(good | fields, None, 8)
+    assert words in problem
