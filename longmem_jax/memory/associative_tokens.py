@@ -134,7 +134,7 @@ class AssociativeMaps(nn.Module):
 
     def strengths(self, x: jax.Array) -> jax.Array:
         """b, [batch, n]."""
-        return jax.nn.sigmoid((self._wide(x) @ self.strength + self.bias)[..., 0])
+        return jax.nn.sigmoid((self._wide(x) @ self.strength)[..., 0] + self.bias[0])
 
 
 class ARMT(Around):
