@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data import model_files
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.untrusted import json_file
 
 ADD_BOS = ('auto', 'always', 'never')
 # Tokens that chat templates print by name, as `tokenizer_config.json` calls them.
@@ -77,8 +77,8 @@ def of_run(tokenizer: Tokenizer, data: Any, trained: bool) -> Conventions:
     """The conventions of a run's texts.
 
     Args:
-      data: `config.data`: `tokenizer.path` is the folder of a pretrained model, or something else;
-        `add_bos` is one of `ADD_BOS`.
+      data: `config.data`: `tokenizer.path` is the folder or the GGUF file of a pretrained model, or
+        something else; `add_bos` is one of `ADD_BOS`.
       trained: whether the parameters were trained here. Then every text begins with the tokenizer's
         begin token, as every document did. The ends are those of the folder either way.
 
@@ -91,8 +91,8 @@ def of_run(tokenizer: Tokenizer, data: Any, trained: bool) -> Conventions:
         )
     folder = Path(data.tokenizer.path).expanduser()
     always = of_training(tokenizer)
-    is_folder = data.tokenizer.kind != 'bytes' and data.tokenizer.path and folder.is_dir()
-    found = of_folder(folder, tokenizer) if is_folder else always
+    named = data.tokenizer.kind != 'bytes' and data.tokenizer.path
+    found = of_folder(folder, tokenizer) if named and model_files.is_model(folder) else always
     if data.add_bos == 'never':
         return dataclasses.replace(found, begin=())
     if data.add_bos == 'always' or trained:
@@ -111,14 +111,15 @@ def of_folder(folder: Path, tokenizer: Tokenizer) -> Conventions:
     Raises:
       UsageError: a file that cannot be read.
     """
-    settings, special = settings_of(folder / 'tokenizer_config.json'), special_of(folder)
+    settings = model_files.settings(folder, 'tokenizer_config.json')
+    special = special_of(folder)
     begin = tuple(getattr(tokenizer, 'put_before', ()))
-    if not (folder / 'tokenizer.json').exists() and not begin:
+    if not model_files.has(folder, 'tokenizer.json') and not begin:
         adds = settings.get('add_bos_token', getattr(tokenizer, 'adds_begin', False))
         begin = (tokenizer.begin,) if adds else ()
     ends: list[int] = []
     for name in ('generation_config.json', 'config.json'):
-        given = settings_of(folder / name).get('eos_token_id')
+        given = model_files.settings(folder, name).get('eos_token_id')
         given = given if isinstance(given, list) else [given]
         ends += [end for end in given if isinstance(end, int) and not isinstance(end, bool)]
     eos = _id(tokenizer, special.get('eos_token'))
@@ -130,23 +131,13 @@ def of_folder(folder: Path, tokenizer: Tokenizer) -> Conventions:
 
 def special_of(folder: Path) -> dict[str, str]:
     """Names of `SPECIAL` to their texts, as far as `tokenizer_config.json` names them."""
-    settings, special = settings_of(folder / 'tokenizer_config.json'), {}
+    settings, special = model_files.settings(folder, 'tokenizer_config.json'), {}
     for name in SPECIAL:
         token = settings.get(name)
         token = token.get('content') if isinstance(token, dict) else token
         if isinstance(token, str):
             special[name] = token
     return special
-
-
-def settings_of(path: Path) -> dict[str, Any]:
-    """A JSON object; {} where no such file."""
-    if not path.exists():
-        return {}
-    settings = json_file.read(path)
-    if not isinstance(settings, dict):
-        raise UsageError(f'{path}: must be a JSON object.')
-    return settings
 
 
 def _id(tokenizer: Tokenizer, text: str | None) -> int | None:

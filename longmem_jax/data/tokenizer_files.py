@@ -8,6 +8,7 @@ from typing import Any
 
 import tokenizers
 
+from longmem_jax.data import model_files
 from longmem_jax.data.tokenizers import Characters, FromJson, SentencePiece, Tokenizer, Words
 from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
@@ -40,15 +41,13 @@ _SETTINGS = schema.fields(
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:
-    """A folder's tokenizer_config.json; {} if it has none."""
-    path = folder / 'tokenizer_config.json'
-    if not path.exists():
-        return {}
-    return schema.require(json_file.parse(_read(path), str(path)), _SETTINGS, path)
+    """A model's tokenizer_config.json; {} if it has none."""
+    name = 'tokenizer_config.json'
+    return schema.require(model_files.settings(folder, name), _SETTINGS, folder / name)
 
 
 def _begin_of(folder: Path) -> str:
-    """The text of the bos_token that a folder's tokenizer_config.json names, '' if it names none."""
+    """The text of the bos_token that a model's tokenizer_config.json names, '' if it names none."""
     token = _settings_of(folder).get('bos_token')
     return (token.get('content') if isinstance(token, dict) else token) or ''
 
@@ -72,9 +71,9 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
     Args:
       kind: one of `KINDS` except 'bytes'.
       path: characters: a JSON list; words: a word per line; bpe, wordpiece, tokenizers: JSON, or a
-        folder with tokenizer.json, with BERT's vocab.txt, or with GPT-2's vocab.json and merges.txt;
-        sentencepiece: a model, or a folder with tokenizer.model. The first token of documents is the
-        bos_token of the folder's tokenizer_config.json, if it names one.
+        folder with tokenizer.json, with BERT's vocab.txt, or with GPT-2's vocab.json and merges.txt,
+        or a GGUF file; sentencepiece: a model, or a folder with tokenizer.model. The first token of
+        documents is the bos_token of the model's tokenizer_config.json, if it names one.
 
     Raises:
       UsageError: the file cannot be read or is not of this kind.
@@ -87,8 +86,10 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
             return Words(_words(_read(path)))
         if kind == 'sentencepiece':
             return SentencePiece(_read(path / 'tokenizer.model' if path.is_dir() else path))
-        if (path / 'tokenizer.json').exists():
-            return FromJson(_bounded(_read(path / 'tokenizer.json')), begin=_begin_of(path))
+        if model_files.has(path, 'tokenizer.json'):
+            where = f'config.data.tokenizer.path = {path / "tokenizer.json"}'
+            content = model_files.read(path, 'tokenizer.json', where, LARGEST_FILE)
+            return FromJson(_bounded(content), begin=_begin_of(path))
         if (path / 'vocab.txt').exists():
             return _wordpiece(path)
         if path.is_dir():

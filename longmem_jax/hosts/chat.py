@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from longmem_jax.data.conventions import settings_of
+from longmem_jax.data import model_files
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import template_process
 from longmem_jax.hosts.template_process import Job
@@ -81,7 +81,7 @@ class ChatTemplate:
 
 
 def load_template(folder: Path, special: Mapping[str, str]) -> ChatTemplate:
-    """The chat template of a folder.
+    """The chat template of a folder, or of a GGUF file.
 
     `chat_template.jinja`, or else that of `tokenizer_config.json`. `special` are texts of its
     special tokens, `Conventions.special`.
@@ -89,7 +89,7 @@ def load_template(folder: Path, special: Mapping[str, str]) -> ChatTemplate:
     Raises:
       UsageError: the folder has none, or one that cannot be read.
     """
-    settings = settings_of(folder / 'tokenizer_config.json')
+    settings = model_files.settings(folder, 'tokenizer_config.json')
     path = folder / 'chat_template.jinja'
     if path.exists():
         try:

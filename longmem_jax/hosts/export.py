@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
+from longmem_jax.data import model_files
 from longmem_jax.data.tokenizer_files import LARGEST_FILE
 from longmem_jax.errors import UsageError
 from longmem_jax.files import copy, whole_file, write, write_json
@@ -31,6 +32,7 @@ from longmem_jax.hosts.tables import TABLE
 from longmem_jax.hosts.tensor_files import DTYPES, INDEX, WHOLE
 from longmem_jax.memory.registry import used
 from longmem_jax.untrusted import json_file
+from longmem_jax.untrusted.gguf_file import is_gguf
 
 SHARD_BYTES = 5 << 30
 COPIED = (
@@ -94,8 +96,11 @@ def save(
     copies = {}
     if like:
         names = (*COPIED, *(['config.json'] if given == like.attributes else []))
-        paths = {name: like.folder / name for name in names}
-        copies = {name: _of_host(path) for name, path in paths.items() if path.is_file()}
+        copies = {
+            name: _of_host(like.folder, name)
+            for name in names
+            if model_files.has(like.folder, name)
+        }
     with _new_folder(folder) as partial:
         _write_tensors(partial, tensors, sizes, shard_bytes)
         if 'config.json' not in copies:
@@ -110,14 +115,17 @@ def save(
     return written
 
 
-def _of_host(path: Path) -> bytes:
-    """The content of a file of a host's folder, which the export will show to others.
+def _of_host(host: Path, name: str) -> bytes:
+    """The content of a small file of a host, which the export will show to others.
 
     Raises:
       UsageError: it is a link that leads out of the folder and not into the hub's cache; it is too
         large; or it is not the JSON or the text that it should be.
     """
-    folder, real = path.parent.resolve(), path.resolve()
+    path = host / name
+    if is_gguf(host):
+        return model_files.read(host, name)
+    folder, real = host.resolve(), path.resolve()
     blobs = folder.parent.parent / 'blobs' if folder.parent.name == 'snapshots' else folder
     if not any(real.is_relative_to(allowed) for allowed in (folder, blobs)):
         raise UsageError(

@@ -14,6 +14,7 @@ from longmem_jax.config.base import base
 from longmem_jax.config.hybrids import is_pattern
 from longmem_jax.config.recipes import Given, recipes, scale_of, section
 from longmem_jax.contract import Graft, Recipe
+from longmem_jax.data import model_files
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.hosts import model_fields
 from longmem_jax.memory.registry import LAYERS, used
@@ -65,7 +66,8 @@ def use_host(
     """Makes the model, the tokenizer and the first parameters of a configuration a host's.
 
     Args:
-      source: a folder or a name on the hub, see `hosts.find`; '' = `shape`, with random parameters.
+      source: a folder, a GGUF file or a name on the hub, see `hosts.find`; '' = `shape`, with random
+        parameters.
       shape: attributes of a `config.json`.
 
     Raises:
@@ -89,10 +91,10 @@ def use_host(
 
 
 def use_tokenizer(config: Any, folder: Path) -> None:
-    """Makes the tokenizer of a configuration that of a host's folder, where there is one."""
+    """Makes the tokenizer of a configuration that of a host's folder or file, where there is one."""
     kinds = ('tokenizer.json', 'vocab.json', 'vocab.txt'), ('tokenizer.model',)
     for kind, names in zip(('tokenizers', 'sentencepiece'), kinds, strict=True):
-        if any((folder / name).exists() for name in names):
+        if any(model_files.has(folder, name) for name in names):
             config.data.tokenizer = dict(kind=kind, path=str(folder), size=0)
             return
 

@@ -1,8 +1,8 @@
-"""Pretrained Hugging Face models as hosts of memories: a folder, or a name on the hub, to parameters.
+"""Pretrained models as hosts of memories: a folder, a GGUF file, or a name on the hub, to parameters.
 
 For example::
 
-    host = hosts.find('gpt2')  # a folder, or a name on the hub
+    host = hosts.find('gpt2')  # a folder, a GGUF file, or a name on the hub
     model = hosts.make(host.model, segment_length)  # a LanguageModel that computes what the host does
     params = hosts.load(host, model)
 
@@ -31,6 +31,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, say
 from longmem_jax.hosts import model_fields, tables
 from longmem_jax.hosts.families import FAMILIES, Family
+from longmem_jax.hosts.gguf_tensors import GgufFile
 from longmem_jax.hosts.patterns import pattern
 from longmem_jax.hosts.tensor_files import TensorFiles, some
 from longmem_jax.hosts.text_encoder import TextEncoder
@@ -38,9 +39,9 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS, make_model
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.untrusted import json_file
+from longmem_jax.untrusted.gguf_file import is_gguf
 
 OWN = 'longmem.'  # begins the names of tensors that no family has: memories
-THREADS = 8  # as many parameters are in memory at a time, besides those on devices
 PATTERNS = ['*.json', '*.safetensors', '*.model', '*.txt', '*.jinja']
 # Copies of the weights for other programs, in folders or under the name of Mistral's own.
 OTHER_COPIES = ['*/*', 'consolidated*']
@@ -51,7 +52,7 @@ class Host:
     """A Hugging Face model that can be loaded.
 
     Attributes:
-      folder: where its files are.
+      folder: where its files are, or the GGUF file that it is read from.
       attributes: its `config.json`.
       family: of `FAMILIES`.
       plain: `config.model` of the host by itself.
@@ -65,7 +66,7 @@ class Host:
     family: Family
     plain: Any
     model: Any
-    files: TensorFiles
+    files: TensorFiles | GgufFile
     segment_length: int = 0
 
     def name_of(self, row: tables.Row) -> str | None:
@@ -77,9 +78,12 @@ class Host:
 
 
 def is_host(source: str | Path) -> bool:
-    """Whether a folder has a `config.json` of a Hugging Face model."""
+    """Whether a folder has a `config.json` of a Hugging Face model, or a path is that of a GGUF file."""
     try:
-        given = json_file.read(Path(source).expanduser() / 'config.json')
+        path = Path(source).expanduser()
+        if is_gguf(path):
+            return True
+        given = json_file.read(path / 'config.json')
     except (UsageError, RuntimeError):  # `~nobody` is no folder
         return False
     return isinstance(given, dict) and 'model_type' in given
@@ -94,11 +98,11 @@ def is_name(source: str | Path) -> bool:
 
 
 def find(source: str | Path, context: int = 0) -> Host:
-    """A host by its folder, or by its name on the Hugging Face hub.
+    """A host by its folder or file, or by its name on the Hugging Face hub.
 
     Args:
-      source: a folder with `config.json` and safetensors, or a name such as 'gpt2' or 'org/name', with
-        '@' and a commit, tag or branch after it if it shall not be the newest.
+      source: a folder with `config.json` and safetensors, a GGUF file, or a name such as 'gpt2' or
+        'org/name', with '@' and a commit, tag or branch after it if it shall not be the newest.
       context: tokens that attention without a window sees; 0 = the host's longest text. The memory and
         time of a segment grow with it, also where a text is short.
 
@@ -106,6 +110,11 @@ def find(source: str | Path, context: int = 0) -> Host:
       UsageError: no such model, or one that cannot be read.
     """
     folder = Path(source).expanduser()
+    if is_gguf(folder):
+        file = GgufFile(folder)
+        plain = model_fields.model_of(file.attributes, str(folder), context)
+        family = FAMILIES[file.attributes['model_type']]
+        return Host(folder, file.attributes, family, plain, plain, file)
     if not folder.is_dir():
         folder = _fetch(str(source))
     if not (folder / 'config.json').exists():
@@ -231,7 +240,7 @@ def load(
     sources, ignored = _sources(host, own, wanted)
     names = {source[0] for source in sources.values()}
     # Most of the time goes to turning the kernels around, which several threads can do.
-    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(host.files.threads) as pool:
         arrays = pool.map(
             lambda path: _place(host.files, *sources[path], places[path]), list(sources)
         )
@@ -339,7 +348,7 @@ def _require_tied(host: Host, head: str) -> None:
 
 
 def _place(
-    files: TensorFiles,
+    files: TensorFiles | GgufFile,
     name: str,
     number: int,
     layout: str,

@@ -1,5 +1,6 @@
-"""`config.train.start_from` = a Hugging Face model: its folder, or its name on the hub."""
+"""`config.train.start_from` = a pretrained model: its folder, its GGUF file, or its name on the hub."""
 
+import glob
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from longmem_jax.hosts import hosts
 from longmem_jax.hosts.model_fields import differences
 from longmem_jax.memory.registry import used
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.untrusted.gguf_file import is_gguf
 
 # Fields in which a model may differ from the host that it begins with: what a memory needs.
 OF_MEMORY = frozenset(
@@ -21,7 +23,7 @@ OF_MEMORY = frozenset(
 
 
 def parameters(experiment: Experiment, source: str, say: Callable[[str], None]) -> Any:
-    """The parameters of a Hugging Face model.
+    """The parameters of a pretrained model.
 
     Raises:
       UsageError: no such model, or `config.model` computes something else.
@@ -36,7 +38,10 @@ def parameters(experiment: Experiment, source: str, say: Callable[[str], None]) 
             f'config.train.start_from = {source}: config.model is another model:\n  '
             + '\n  '.join(differing)
         )
-    require_same_files(source, host.folder, '*.safetensors')
+    folder, names = host.folder, '*.safetensors'
+    if is_gguf(folder):
+        folder, names = folder.parent, glob.escape(folder.name)
+    require_same_files(source, folder, names)
     # What is new is said by `graft`: the host by itself lacks nothing.
     return hosts.load(
         host,

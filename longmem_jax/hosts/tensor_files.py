@@ -41,7 +41,10 @@ class TensorFiles:
       shapes: name to shape.
       dtypes: name to dtype, as safetensors calls it ('F32', 'BF16', ...).
       bytes_read: bytes of tensors read so far.
+      threads: as many parameters are in memory at a time, besides those on devices.
     """
+
+    threads = 8
 
     def __init__(self, folder: Path):
         """Opens all files of `folder`; raises `UsageError` if they are not whole safetensors."""

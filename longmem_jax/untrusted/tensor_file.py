@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
-from longmem_jax.untrusted import json_file, schema
+from longmem_jax.untrusted import byte_ranges, json_file, schema
 
 CHECKSUM = 'sha256'  # its name in the metadata
 DTYPES = {
@@ -74,7 +74,7 @@ class Header(NamedTuple):
 
 def read_header(path: Path, where: str = '') -> Header:
     """The checked header of a file; see `read` for the arguments and errors."""
-    with _opened(path, where or str(path)) as file:
+    with byte_ranges.opened(path, where or str(path)) as file:
         return _header(file, where or str(path))
 
 
@@ -88,7 +88,7 @@ def read(path: Path, where: str = '') -> tuple[dict[str, np.ndarray], dict[str, 
         the file ends early, or its tensors do not have the checksum.
     """
     where = where or str(path)
-    with _opened(path, where) as file:
+    with byte_ranges.opened(path, where) as file:
         header = _header(file, where)
         arrays = {
             name: _array(file, tensor, name, where) for name, tensor in header.tensors.items()
@@ -129,28 +129,8 @@ def _problem(where: str, why: str) -> UsageError:
     return UsageError(f'{where}: not a whole safetensors file ({why}). Fetch or make it again.')
 
 
-def _opened(path: Path, where: str) -> Any:
-    """The file, without a buffer; a pipe would be waited for, so only regular files are opened."""
-    try:
-        if not path.is_file():
-            raise FileNotFoundError('no regular file of that name')
-        return path.open('rb', buffering=0)
-    except (OSError, ValueError) as error:
-        raise UsageError(f'{where}: cannot be read ({error}).') from error
-
-
 def _bytes(file: Any, start: int, size: int, where: str) -> bytearray:
-    """Exactly `size` bytes; the caller has compared `size` with that of the file."""
-    try:
-        content, at = bytearray(size), 0
-        while at < size:
-            count = os.preadv(file.fileno(), [memoryview(content)[at : at + (1 << 30)]], start + at)
-            if not count:
-                raise _problem(where, 'it ends early')
-            at += count
-    except (OSError, MemoryError) as error:
-        raise UsageError(f'{where}: cannot be read ({error}).') from error
-    return content
+    return byte_ranges.read(file, start, size, where, lambda why: _problem(where, why))
 
 
 def _header(file: Any, where: str) -> Header:

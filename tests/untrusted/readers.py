@@ -35,6 +35,7 @@ from longmem_jax.retrieval.reading import Reader
 from longmem_jax.untrusted import json_file, schema
 from tests import parity
 from tests.commands.import_arguments_test import SETTINGS, SHAPES
+from tests.hosts import gguf_files
 from tests.hosts.data import cmu_dog_test, superglue_test
 from tests.hosts.hosts_test import folder_of
 from tests.retrieval.stores import write_store
@@ -222,16 +223,18 @@ def tokenizer_folder(*names: str) -> Case:
         (folder / 'tokenizer_config.json').write_text(json.dumps(settings))
         (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 3]}')
 
-    def read(folder: Path) -> None:
-        loaded = load_tokenizer('tokenizers', folder)
-        loaded.decode(loaded.encode(PROBE.encode()))
-        loaded.encode_all([PROBE])
-        loaded.encode_with_places(PROBE)
-        found = conventions.of_folder(folder, loaded)
-        chat.load_template(folder, found.special).render(chat.read_messages(PROBE))
-        assert all(end < loaded.vocab_size for end in found.ends)
+    return Case(make, (*names, 'tokenizer_config.json', 'generation_config.json'), use_model)
 
-    return Case(make, (*names, 'tokenizer_config.json', 'generation_config.json'), read)
+
+def use_model(model: Path) -> None:
+    """Reads the tokenizer of a folder or file, and its chat template."""
+    loaded = load_tokenizer('tokenizers', model)
+    loaded.decode(loaded.encode(PROBE.encode()))
+    loaded.encode_all([PROBE])
+    loaded.encode_with_places(PROBE)
+    found = conventions.of_folder(model, loaded)
+    chat.load_template(model, found.special).render(chat.read_messages(PROBE))
+    assert all(end < loaded.vocab_size for end in found.ends)
 
 
 def word(folder: Path) -> None:
@@ -261,6 +264,16 @@ def read_host(folder: Path) -> None:
     for name in found.files.shapes:
         assert found.files.whole(name).shape == found.files.shapes[name]
     hosts.is_name(folder)
+
+
+def gguf_host(folder: Path) -> None:
+    shutil.copy(gguf_files.FOLDER / 'llama.gguf', folder / 'x.gguf')
+
+
+def read_gguf_host(folder: Path) -> None:
+    path = folder / 'x.gguf'
+    read_host(path)
+    use_model(path)
 
 
 class _Reached(Exception):
@@ -414,6 +427,7 @@ CASES = {
         ),
         read_host,
     ),
+    'GGUF file': Case(gguf_host, ('x.gguf',), read_gguf_host),
     'import': Case(imported, ('args.json', 'weights.safetensors'), read_imported),
     'npz': Case(arrays, ('case.npz',), read_arrays),
     'text': texts('train.txt', TEXT, 'line'),

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from longmem_jax.commands import generate
+from longmem_jax.data import model_files
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.hosts import chat as chats
@@ -37,11 +38,11 @@ def template_of(experiment: Experiment) -> generate.Template:
 
 
 def _chat_folder(experiment: Experiment) -> Path:
-    """The folder of the tokenizer; raises `UsageError` if it is none."""
+    """The folder or GGUF file of the tokenizer; raises `UsageError` if it is neither."""
     path = Path(experiment.config.data.tokenizer.path).expanduser()
-    if experiment.config.data.tokenizer.kind == 'bytes' or not path.is_dir():
+    if experiment.config.data.tokenizer.kind == 'bytes' or not model_files.is_model(path):
         raise UsageError(
             f'--chat with config.data.tokenizer.path = {str(path)!r}: a chat template is in the folder '
-            'of a pretrained model; set the path to that folder, or leave out --chat.'
+            'or the GGUF file of a pretrained model; set the path to that folder, or leave out --chat.'
         )
     return path

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from longmem_jax.data import model_files
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
@@ -53,7 +54,7 @@ def export(experiment: Experiment, folder: str = '') -> list[str]:
         results=_object(results) if results.is_file() else {},
     )
     tokenizer = (
-        {} if like and (like.folder / 'tokenizer.json').is_file() else _tokenizer(experiment)
+        {} if like and model_files.has(like.folder, 'tokenizer.json') else _tokenizer(experiment)
     )
     length = experiment.config.train.segment_length
     written = writing.save(
@@ -64,9 +65,9 @@ def export(experiment: Experiment, folder: str = '') -> list[str]:
 
 
 def _shown_name(source: str) -> str:
-    """The name of a host for a model card: as on the hub, or of its folder, without the way to it."""
+    """The name of a host for a model card: as on the hub, or of its folder or file, without a path."""
     path = Path(source).expanduser()
-    return path.resolve().name if path.is_dir() else source
+    return path.resolve().name if model_files.is_model(path) else source
 
 
 def _object(path: Path) -> dict[str, Any]:

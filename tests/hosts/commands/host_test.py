@@ -18,6 +18,7 @@ from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import export as writing
 from longmem_jax.hosts import hosts, model_fields
+from longmem_jax.hosts.commands.chat import template_of
 from longmem_jax.hosts.commands.export import export
 from longmem_jax.hosts.commands.lm_eval import evaluate_tasks
 from longmem_jax.layers import low_rank
@@ -26,6 +27,7 @@ from longmem_jax.training.optimizer import parameter_path
 from tests import toys
 from tests.commands.train_test import experiment, texts  # noqa: F401  (a fixture)
 from tests.hosts.commands.blimp_test import paradigm
+from tests.hosts.gguf_files import FOLDER
 
 SHAPE = dict(
     model_type='gpt2', vocab_size=300, n_layer=2, n_embd=32, n_head=2, n_positions=32,
@@ -125,6 +127,35 @@ def test_no_source_is_not_the_folder_that_one_is_in(host, texts, tmp_path, monke
     assert hosts.is_host('.') and hosts.is_name('.') and not hosts.is_name('')
     with pytest.raises(UsageError, match='no checkpoint there'):
         newest_parameters(experiment(config, tmp_path / 'run'), print)
+
+
+@pytest.mark.slow
+def test_a_gguf_file_is_scored_trained_and_exported(texts, tmp_path, capsys):  # noqa: F811
+    """As a folder is; it has its tokenizer and its chat template inside."""
+    file = FOLDER / 'qwen2.gguf'
+    run = experiment(config_of(file, texts, 'memory=infini'), tmp_path / 'run')
+    scored = score(run, BOOK, out=io.StringIO())
+    assert np.isfinite(scored.nats[1:]).all() and 'end at <|end|>' in capsys.readouterr().err
+    answer = dict(length=4, temperature=0.0)
+    template = template_of(run)
+    assert isinstance(generate(run, 'alpha', answer, template=template, out=io.StringIO()), str)
+    train(run)
+    assert 'of ' + str(file) in ' '.join(capsys.readouterr().out.split())
+    export(run, str(tmp_path / 'out'))
+    found = hosts.find(tmp_path / 'out')
+    assert found.model.attention == ('infini', 'infini')
+    params = hosts.load(found, hosts.make(found.model, 8), report=lambda line: None)
+    last, step = newest_parameters(run, print)
+    assert step == 2
+    for path, leaf in leaves(last).items():
+        np.testing.assert_array_equal(leaves(params)[path], leaf, err_msg=path)
+    card = (tmp_path / 'out' / 'README.md').read_text()
+    assert 'base_model: "qwen2.gguf"' in card
+    # The folder has the same tokenizer and template.
+    folder = config_of(tmp_path / 'out', texts, 'memory=none')
+    again = experiment(folder, tmp_path / 'again')
+    assert again.tokenizer.fingerprint() == run.tokenizer.fingerprint()
+    assert template_of(again)(b'alpha') == template(b'alpha')
 
 
 @pytest.mark.slow
