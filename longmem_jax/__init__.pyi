@@ -48,6 +48,21 @@ class Settings(TypedDict, total=False):
     residual_dropout: float  # -1.0
     token_std: float  # 0.0
 
+def ARMT(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    cache_dtype: DTypeLike | None = None,
+    num_tokens: int = 10,
+    d_mem: int = 64,
+    nu: int = 3,
+    correction: bool = True,
+    position: str = 'rotary',
+    **settings: Unpack[Settings],
+) -> Layer:
+    """Memory tokens whose outputs every block writes to a matrix, from which later segments read."""
+
 def AdaptiveSpan(
     *,
     d_model: int,

@@ -18,6 +18,7 @@ import numpy as np
 from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
+    armt,
     attention_sinks,
     babi,
     compressive_transformer_conv,
@@ -63,6 +64,7 @@ SYSTEMS = {
     'moba': moba.check,
     **dict.fromkeys(('gated_delta_net', 'kda'), delta.check),
     'attention_sinks': attention_sinks.check,
+    'armt': armt.check,
     'ttt': ttt.check,
     'titans': titans.check,
     'knn_lm': knn_lm.check,

@@ -1,4 +1,4 @@
-"""Feature maps as pure functions: unit vectors, ELU, random features, and learned ones."""
+"""Feature maps as pure functions: unit vectors, ELU, products, random features, and learned ones."""
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,22 @@ def unit(x: jax.Array, epsilon: float) -> jax.Array:
 def elu(x: jax.Array) -> jax.Array:
     """elu(x) + 1 (Katharopoulos et al., 2020); shape and dtype of `x`."""
     return jax.nn.elu(x) + 1
+
+
+def products(x: jax.Array, nu: int) -> jax.Array:
+    """Products of two features, without parameters (Schlag et al., 2021, DPFP).
+
+    `u = relu([x, -x])`, and then u times u rolled by 1 to `nu` places.
+
+    Args:
+      x: [..., width].
+      nu: rolls.
+
+    Returns:
+      [..., 2 width nu], at least 0.
+    """
+    u = jax.nn.relu(jnp.concatenate([x, -x], axis=-1))
+    return jnp.concatenate([u * jnp.roll(u, j, axis=-1) for j in range(1, nu + 1)], axis=-1)
 
 
 def random_matrices(seed: int, heads: int, size: int, head_dim: int, kind: str) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 from longmem_jax.contract import PLACES, Entry
 from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
+    associative_tokens,
     chunk_retrieval,
     delta,
     full,
@@ -72,6 +73,7 @@ LAYERS = Registry(
         feed_forward,
         product_key,
         memory_tokens,
+        associative_tokens,
         memformer,
     ),
     kind='memory',

@@ -114,7 +114,7 @@ def extended_with_padding(entry: Entry) -> None:
 
 def whole_prompt(entry: Entry) -> None:
     """The first tokens of a long prompt change what follows, if there is a memory."""
-    model, params = toys.toy(entry.name)  # two windows together reach the first tokens
+    model, params = toys.moved(entry.name, 2)  # two windows together reach the first tokens
     if not jax.tree.leaves(entry.begin):
         return
     prompts = np.random.default_rng(5).integers(0, VOCAB, (1, 2 * LENGTH + 2)).astype(np.int32)

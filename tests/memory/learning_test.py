@@ -105,6 +105,8 @@ LEARNS = {
     # Slots are a table: facts of 40 documents that come again; dense layers learn as many.
     'product_key_short': Run('product_key_short', 260, FACTS, distances=(SEGMENT, SEGMENT + 1)),
     'recurrent': Run('recurrent', 126, SLOWLY | TWO_TOKENS),
+    # It reads before a block and writes behind it: one layer would have to read with mere embeddings.
+    'armt': Run('armt', 131, {'model.armt.num_tokens': 2}, layers=2),
 }
 # A window and a memory of sums. The others need the same of the trainer, and have their gradients,
 # states and reading tested by the conformance suite.
@@ -153,6 +155,10 @@ BROKEN = {
     ),
     'memory_tokens, no cache': LEARNS['memory_tokens'].broken(mem_transformer__memory_length=0),
     'recurrent, nothing carried': LEARNS['recurrent'].broken(memory_tokens__carry=False),
+    # The maps of what is written learn by gradients of later segments alone.
+    'armt, gradients end with a segment': dataclasses.replace(
+        LEARNS['armt'], changes={'train.segments_per_step': 1}
+    ),
 }
 
 
