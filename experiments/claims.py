@@ -88,8 +88,8 @@ def _below(tree: Any, path: list[str], run: dict[str, Any], keys: tuple[str, ...
     """Numbers, keys and origins of what a path leads to."""
     if isinstance(tree, dict):
         run, tree = run | tree.get('run', {}), tree.get('rows', tree)
-    if isinstance(tree, list) and not path:
-        tree, path = {str(seed): value for seed, value in enumerate(tree)}, ['*']
+    if isinstance(tree, list):
+        tree, path = {str(seed): value for seed, value in enumerate(tree)}, path or ['*']
     if isinstance(tree, int | float) and path in ([], ['mean'], ['min'], ['max']):
         yield (
             tree,
