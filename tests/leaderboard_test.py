@@ -294,7 +294,7 @@ def test_the_page_has_the_published_cells():
     """README.md has the line of every memory in leaderboard.json; after new runs, paste the new ones."""
     folder = pathlib.Path(table.__file__).parent
     lines = table.summary(table.collect(folder)).splitlines()
-    assert len(lines) > 2 + len(rows.names()), 'no line of a rule'
+    assert any(line.startswith('| look up') for line in lines), 'no line of a rule'
     page = (folder / 'README.md').read_text()
     assert [line for line in lines if line not in page] == []
 

@@ -327,13 +327,16 @@ def read(seen: Seen) -> dict[str, Read]:
 
 
 def sizes(scale: Scale, least: int = 0) -> dict[str, int]:
-    """16 blocks of which three are read, as in the paper; blocks of at least `least` tokens."""
-    block = max(scale.reach // 2, least, 2)
+    """16 blocks of which three are read, as in the paper; blocks of at least `least` tokens.
+
+    All blocks together are no longer than `scale.memories` rows.
+    """
+    block = max(min(scale.reach // 2, scale.memories // 16), least, 2)
     return dict(memory_length=16 * block, block_length=block)
 
 
 def recipe(scale: Scale, landmarks: bool) -> Recipe:
-    """Blocks of `scale.reach / 2` tokens, or as the paper's for its segments."""
+    """See `sizes`; three blocks are read."""
     position, notes = scale.position()
     fields = dict(sizes(scale), top_k=3, landmarks=landmarks, position=position)
     return Recipe({'chunk_retrieval': fields}, notes=notes)

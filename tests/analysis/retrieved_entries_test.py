@@ -68,7 +68,7 @@ def test_fewer_entries(text):
     with pytest.raises(UsageError, match='--smaller=2: .*top_k = 3: more than memory_size = 2'):
         retrieved.with_entries(model, 2)
     with pytest.raises(
-        UsageError, match='no layer has a memory of entries; allowed are memorizing'
+        UsageError, match='no layer has a memory of entries; allowed are .*memorizing'
     ):
         retrieved.memory_fields(toy('local')[0].config)
 

@@ -55,9 +55,9 @@ def parameters(theirs, heads):
     own = {'projections': {ours: into(name) for ours, name in names.items()}}
     width = theirs['to_queries.weight'].shape[1]
     if 'combine_heads.weight' in theirs:
-        out, own['gate'] = theirs['combine_heads.weight'].T, theirs['retrieve_gate.0.weight'].T
+        out, own['shown'] = theirs['combine_heads.weight'].T, theirs['retrieve_gate.0.weight'].T
     else:  # with one head, theirs has neither: a gate of 1/2, and a map of 2
-        out, own['gate'] = 2 * jnp.eye(width), jnp.zeros((width, heads))
+        out, own['shown'] = 2 * jnp.eye(width), jnp.zeros((width, heads))
     own['projections']['out'] = {'kernel': out.reshape(heads, -1, width)}
     names = dict(step='to_adaptive_step', momentum='to_momentum', decay='to_decay_factor')
     for ours, name in names.items():

@@ -99,7 +99,7 @@ class Titans(RecurrentMemory):
             setattr(self, name, param('heads', *widths[number : number + 2], init=xavier))
         if self.read_norm:
             self.read_scale = param('heads', 'head_dim', init=ones)
-        self.gate = param('d_model', 'heads')
+        self.shown = param('d_model', 'heads')
 
     def hidden(self) -> int:
         """Width between the matrices of the network."""
@@ -191,7 +191,7 @@ class Titans(RecurrentMemory):
         """`W_o (norm(y) sigmoid(W_g x))`, with a number of the gate per head."""
         if self.read_norm:
             y = self.normed(y) * self.read_scale[:, None]
-        gate = jax.nn.sigmoid(self.asked(x).astype(self.float32) @ self.gate).T
+        gate = jax.nn.sigmoid(self.asked(x).astype(self.float32) @ self.shown).T
         return self.projections.out((y * gate[..., None]).astype(self.settings.dtype))
 
 
