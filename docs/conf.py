@@ -61,8 +61,8 @@ html_theme_options = {
 
 # With `-t short`: what is replaced on a page. Each must be there.
 SHORT = {
-    'notebooks/quickstart': {'quickstart.get_config()': "quickstart.get_config('tiny')"},
-    'notebooks/ten_minutes': {'num_steps = 150': 'num_steps = 4'},
+    'notebooks/quickstart': {"train('quickstart', ": "train('quickstart:tiny', "},
+    'notebooks/ten_minutes': {"'train.num_steps': 150": "'train.num_steps': 4"},
     # Few steps teach nothing, so the answers are not checked.
     'notebooks/own_model': {', 300), 1)': ', 50), 1)', '\nassert right': '\n# assert right'},
     'notebooks/book': {
