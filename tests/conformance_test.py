@@ -9,6 +9,7 @@ import pytest
 
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.errors import UsageError
+from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.testing import conformance
 from longmem_jax.testing.assertions import assert_close
@@ -16,7 +17,15 @@ from longmem_jax.testing.gradients import assert_gradients_close
 from longmem_jax.testing.programs import EVERY, entry, reading, segments_of
 from longmem_jax.testing.segments import LOGITS, STATES
 
-QUICK = set(conformance.cases())
+
+def of_package(name):
+    """The package of an entry's layer, such as `longmem_jax.memory.decayed`."""
+    return '.'.join(LAYERS[name].layer.module.__module__.split('.')[:3])
+
+
+# The first entry of every package; those after it share its code and are in the slow tier.
+FIRST = {of_package(name): name for name, _ in reversed(conformance.cases())}
+QUICK = {case for case in conformance.cases() if case[0] in FIRST.values()}
 CASES = [
     pytest.param(*case, id='-'.join(case), marks=() if case in QUICK else pytest.mark.slow)
     for case in conformance.cases(long=True)

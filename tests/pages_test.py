@@ -41,7 +41,13 @@ PYTHON = {where: text for where, kind, text in shown() if kind == 'python'}
 COMMANDS = list(commands())
 
 
-@pytest.mark.parametrize('where', PYTHON)
+@pytest.mark.parametrize(
+    'where',  # what trains a model is in the slow tier
+    [
+        pytest.param(where, marks=pytest.mark.slow if '.train(' in text else ())
+        for where, text in PYTHON.items()
+    ],
+)
 def test_python_that_is_shown_runs(where, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path('lines.txt').write_text(''.join(f'line {number}\n' for number in range(1000)))

@@ -57,6 +57,7 @@ LONG: dict[str, Callable[[Entry], None]] = {
     'whole_prompt': streams.whole_prompt,
     'long_streams': states.long_streams,
     'dropout': gradients.dropout,
+    'gradients_asked': gradients.gradients_asked,
 }
 PROMISES = VARIED | ONCE | LONG
 
@@ -86,7 +87,7 @@ def cases(*names: str, long: bool = False) -> list[tuple[str, str]]:
 
 def _has(name: str, promise: str) -> bool:
     """Whether an entry has made a promise."""
-    if promise == 'gradients_stopped':
+    if promise in ('gradients_stopped', 'gradients_asked'):
         return ':' not in name and gradients.asks(name) is not None
     if promise in ('chunks_are_steps', 'starts_inside'):
         return recurrent.is_recurrent(name)

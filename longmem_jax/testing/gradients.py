@@ -244,33 +244,39 @@ def asks(name: str) -> bool | None:
 
 
 def gradients_stopped(entry: Entry) -> None:
-    """Gradients of a segment reach earlier ones if, and only if, `gradients` is True."""
+    """Gradients of a segment reach earlier ones if, and only if, the toy's `gradients` is True."""
+    _reach(entry, entry.read, bool(asks(entry.name)))
+
+
+def gradients_asked(entry: Entry) -> None:
+    """The same with the other value of the field, a program of its own."""
+    gradients = not asks(entry.name)
+    _reach(entry, _program_with(entry, gradients), gradients)
+
+
+def _reach(entry: Entry, read: Callable[..., Reading], gradients: bool) -> None:
     segments, first_only = segments_of(), np.arange(SEGMENTS) < 1
     later = jax.tree.map(lambda leaf: np.roll(leaf, -1, axis=0), segments)
     later = later.replace(start=np.zeros_like(later.start))
-    for gradients in (True, False):
-        read = _program_with(entry, gradients)
-        first = read(segments, used=first_only)
-        both = read(segments, used=np.arange(SEGMENTS) < 2).gradient
-        # The second segment by itself, with the memory that the first has left.
-        second = read(later, state=at(first.states, 0), used=first_only)
-        parts = jax.tree.map(np.add, first.gradient, second.gradient)
-        largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(both))
-        crossed = any(
-            np.abs(found - wanted).max(initial=0) > 1e-5 * largest
-            for found, wanted in zip(jax.tree.leaves(both), jax.tree.leaves(parts), strict=True)
-        )
-        assert crossed == gradients, (
-            f'with gradients={gradients} {"no" if gradients else "a"} gradient of the second segment '
-            'reaches the first: `if not self.gradients: state = jax.lax.stop_gradient(state)`'
-        )
+    first = read(segments, used=first_only)
+    both = read(segments, used=np.arange(SEGMENTS) < 2).gradient
+    # The second segment by itself, with the memory that the first has left.
+    second = read(later, state=at(first.states, 0), used=first_only)
+    parts = jax.tree.map(np.add, first.gradient, second.gradient)
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(both))
+    crossed = any(
+        np.abs(found - wanted).max(initial=0) > 1e-5 * largest
+        for found, wanted in zip(jax.tree.leaves(both), jax.tree.leaves(parts), strict=True)
+    )
+    assert crossed == gradients, (
+        f'with gradients={gradients} {"no" if gradients else "a"} gradient of the second segment '
+        'reaches the first: `if not self.gradients: state = jax.lax.stop_gradient(state)`'
+    )
 
 
 def _program_with(entry: Entry, gradients: bool) -> Callable[..., Reading]:
     """`entry.read` with another value of the field `gradients`."""
     section = toys.model_config(entry.name)[entry.name].to_dict()
-    if gradients == section['gradients']:
-        return entry.read
     section['gradients'] = gradients
     model = toys.with_config(entry.name, layers=1, **{entry.name: section})
     program = jax.jit(reading(model))

@@ -48,6 +48,7 @@ def test_a_memory_holds_steps_until_their_spans_are_over():
     assert len(lines) == 2 and lines[0].startswith('layer 0: holds ')
 
 
+@pytest.mark.slow
 def test_memories_of_other_kinds():
     _, _, _, window = played('transformer_xl')
     assert window.layers[1][-1].sum() == 6 + 1 and not window.per_head

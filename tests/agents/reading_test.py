@@ -13,8 +13,8 @@ from longmem_jax.memory.registry import AROUND, ATTENTION
 from tests.agents.toy import LANES, SEGMENTS, agent, key_door, lanes_of
 from tests.toys import LENGTH, OWN_CODE
 
-# Rows that expire, and tokens around the blocks.
-QUICK = ('expire_span', 'memory_tokens')
+# Rows that expire; tokens around the blocks and the others are in the slow tier.
+QUICK = ('expire_span',)
 MEMORIES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name in sorted(OWN_CODE)

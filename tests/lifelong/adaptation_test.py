@@ -159,6 +159,7 @@ def test_dropout_is_of_the_answer_alone():
     assert True in seen and False in seen
 
 
+@pytest.mark.slow
 def test_meta_gradients_are_the_same_for_any_chunk():
     there = np.array([True] * 6 + [False])
     found = [meta(PARAMS, there, SETTINGS._replace(chunk=chunk)) for chunk in (1, 3, 50)]

@@ -74,6 +74,7 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(encode(texts([[1, 2, 3], [4] * 8]))[:1], alone, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_networks_of_every_head_have_losses_and_keys():
     encoder = encoders.untrained(encoders.small_model(30, 16, TINY), dtype='bfloat16')
     tokens = np.asarray([[2, 5, 6, 3, 7, 3, 65535, 65535]] * 2, np.uint16)

@@ -16,6 +16,8 @@ from longmem_jax.lifelong.rows import Rows, take
 from tests.parity_systems.lifelong_episodes import Bag
 
 METHODS = {'oml_er': oml_er, 'maml_er': maml_er, 'anml_er': anml_er}
+# The second and third are in the slow tier.
+FIRST = ['oml_er', *(pytest.param(n, marks=pytest.mark.slow) for n in ('maml_er', 'anml_er'))]
 BATCH, UPDATES = 2, 2
 RATE = 0.3
 
@@ -127,7 +129,7 @@ def plain_meta_gradient(params, frozen, names, stream, support, queries, second_
     return found[0] | found[1]
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', FIRST)
 def test_meta_gradients(name):
     """Of the first and of the second order, which differ."""
     plans = [make_plan(name, second_order=second_order) for second_order in (False, True)]
@@ -203,7 +205,7 @@ def plain_stream(plan, state, stream, summed):
 
 # Episodes begin at the rows 0, 6 (replays), 10, 16 (replays), 20.
 @pytest.mark.parametrize(
-    'count', [1, 15, 19, *(pytest.param(n, marks=pytest.mark.slow) for n in (12, 13, 14, 17, 20))]
+    'count', [1, 15, *(pytest.param(n, marks=pytest.mark.slow) for n in (12, 13, 14, 17, 19, 20))]
 )
 def test_a_stream_ends_anywhere(count, monkeypatch):
     def draw(memory, key, shape):
@@ -238,6 +240,7 @@ def test_the_release_sums_gradients_of_batches(name):
     assert_close(grads[1], jax.tree.map(lambda g: 4 * np.float64(g), grads[0]))
 
 
+@pytest.mark.slow
 def test_the_default_is_not_the_release():
     for name, released in (
         ('oml_er', episodes.released()),
@@ -269,6 +272,7 @@ def test_the_gate_is_the_papers():
     assert 0 < opened.min() < opened.max() < 1
 
 
+@pytest.mark.slow
 def test_the_modulator_is_frozen_unless_asked():
     stream = make_stream(20)
     plan = make_plan('anml_er', optax.adamw(0.1, weight_decay=0.5))
@@ -385,7 +389,7 @@ def test_predictions_do_not_depend_on_other_rows_or_on_answers():
     assert not same(scores, predict(state, stream, rows, jax.random.key(1)))
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', FIRST)
 def test_answers_are_those_of_parameters_that_learned_batches_of_the_memory(name):
     """As many batches as in training, each drawn by itself; written out in float64."""
     plan, stream, rows = make_plan(name, adapt_steps=-1), make_stream(33), make_stream(7, seed=1)

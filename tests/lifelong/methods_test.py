@@ -45,6 +45,8 @@ CHANGES = {
         for name in EPISODES
     },
 }  # fmt: skip
+# The others are in the slow tier.
+QUICK = ('agem', 'mbpa_plus')
 WITH_MEMORY = [name for name in METHODS if name in CHANGES and 'capacity' in CHANGES[name]]
 
 
@@ -72,7 +74,11 @@ def numbers(state):
     return jax.device_get(state.replace(key=jax.random.key_data(state.key)))
 
 
-@pytest.mark.parametrize('name', METHODS)
+def with_quick(names):
+    return [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in names]
+
+
+@pytest.mark.parametrize('name', with_quick(METHODS))
 class TestEveryMethod:
     @pytest.mark.slow
     def test_it_learns(self, name):
@@ -153,7 +159,7 @@ class TestEveryMethod:
         assert lines and all(line.endswith('.') for line in lines)
 
 
-@pytest.mark.parametrize('name', [name for name in WITH_MEMORY if name not in EPISODES])
+@pytest.mark.parametrize('name', with_quick(set(WITH_MEMORY) - set(EPISODES)))
 def test_without_a_memory_it_is_sequential(name):
     learner = made(name, capacity=0)
     state, metrics = read(learner, calls=6)
@@ -270,6 +276,7 @@ class Noisy(type(toy.NETWORK.encoder)):
         return encoded._replace(pooled=encoded.pooled * jax.random.bernoulli(key, 0.5, shape))
 
 
+@pytest.mark.slow
 def test_meta_learning_has_the_dropout_of_its_encoder():
     """In rows of the stream and in replays, a mask for each row; at a test there is none."""
     noisy = toy.NETWORK._replace(encoder=Noisy(toy.WIDTH, toy.VOCAB, toy.EMBEDDING))
@@ -291,6 +298,7 @@ def test_meta_learning_has_the_dropout_of_its_encoder():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_orders_and_own_rows_matter():
     states = [
         numbers(read(made('meta_mbpa', **changes))[0]).params['head']['weight']

@@ -116,6 +116,7 @@ def test_problems(tmp_path):
         pretrain.special_of(word_tokenizer(marks=['[PAD]', '[UNK]', '[CLS]', '[SEP]']))
 
 
+@pytest.mark.slow
 def test_the_command_reads_what_the_stream_shows(tmp_path, capsys):
     config = small_config(tmp_path)
     config.data.task.update(validation_rows=2)

@@ -102,8 +102,17 @@ def rule(tokens):
     return jnp.stack(states)
 
 
-@pytest.mark.parametrize('padding', [0, 3])
-@pytest.mark.parametrize('lengths', [(8, 8, 7), (1,) * TOKENS, (3, 1, 16, 3), (TOKENS,)])
+@pytest.mark.parametrize(
+    'lengths, padding',
+    [
+        ((3, 1, 16, 3), 3),
+        *(
+            pytest.param(lengths, padding, marks=pytest.mark.slow)
+            for lengths in ((8, 8, 7), (1,) * TOKENS, (3, 1, 16, 3), (TOKENS,))
+            for padding in (0, 3)
+        ),
+    ],
+)
 def test_what_leaves_the_window_is_written_once_and_in_order(lengths, padding):
     """Not the tokens that attention still reads, wherever segments end."""
     state, _ = read_all(lengths, padding=padding)

@@ -95,7 +95,13 @@ def read(segments, largest_step, **fields):
     return max(np.abs(leaf).max() for leaf in found)
 
 
-@pytest.mark.parametrize('fields', [dict(), dict(key_norm='none'), dict(batch=3)])
+@pytest.mark.parametrize(
+    'fields',
+    [
+        dict(),
+        *(pytest.param(f, marks=pytest.mark.slow) for f in (dict(key_norm='none'), dict(batch=3))),
+    ],
+)
 def test_inner_training_does_not_overshoot_at_its_largest_steps(fields):
     assert read(40, 0.0, **fields) < 30
 
