@@ -611,6 +611,7 @@ def test_operations_of_all_segments_are_counted(texts, tmp_path):
     np.testing.assert_allclose(flops[6], 3 * flops[2], rtol=0.05)
 
 
+@pytest.mark.slow
 def test_seeds_share_what_is_compiled(texts, tmp_path, monkeypatch):
     """One compilation; every seed ends as if it had been trained by itself."""
     compiled = []

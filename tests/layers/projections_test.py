@@ -91,10 +91,11 @@ def test_repeated_heads_keep_their_order():
 @pytest.mark.parametrize(
     'bias, wanted',
     [
-        ('none', ''),
         ('qkv', 'key query value'),
-        ('out', 'out'),
-        ('all', 'key out query value'),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [('none', ''), ('out', 'out'), ('all', 'key out query value')]
+        ),
     ],
 )
 def test_every_attention_layer_has_the_biases_of_the_model(name, bias, wanted):
