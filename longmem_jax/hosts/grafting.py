@@ -160,14 +160,15 @@ def graft(
     assert place is not None  # as of all in `known`
     own = place.fields(scale_of(config, **sizes), position)
     chosen = _chosen(model, recipe, main, tuple(layers))
+    fields = section(main, **recipe.sections[main] | own | changes.fields)
     if stands != 'feed_forward':
         replaces = chosen if stands == 'attention' else ()
-        _keep_others(model, replaces, config.train.segment_length)
+        extra = sum(LAYERS[main].layer.extra(fields))
+        _keep_others(model, replaces, config.train.segment_length, extra)
         if beside and main in model.attention:
             raise UsageError(f'memory={name},beside: the host has this attention by itself.')
     stack = tuple(model[stands]) or ('',) * model.num_layers
     model[stands] = _with(stack, chosen, main)
-    fields = section(main, **recipe.sections[main] | own | changes.fields)
     for other in set(LAYERS) & set(model) - {*used(model)}:
         del model[other]
     model[main] = fields
@@ -291,8 +292,8 @@ def _with(stack: Sequence[str], chosen: Sequence[int], name: str) -> tuple[str, 
     return tuple(name if i in chosen else layer for i, layer in enumerate(stack))
 
 
-def _keep_others(model: Any, chosen: Sequence[int], segment: int) -> None:
-    """Prepares the host's attention for segments of `segment` tokens.
+def _keep_others(model: Any, chosen: Sequence[int], segment: int, extra: int) -> None:
+    """Prepares the host's attention for segments of `segment` tokens, and `extra` ones of the memory.
 
     Raises:
       UsageError: a layer that is replaced, or loses its own window, sees less than a segment.
@@ -308,7 +309,7 @@ def _keep_others(model: Any, chosen: Sequence[int], segment: int) -> None:
             )
     if not restarts:
         if 'full' in model:
-            model.full.window = segment
+            model.full.window = segment + extra
         return
     model.positions_restart = True
     model.local = section('local', position='none')

@@ -10,6 +10,7 @@ from longmem_jax.config.recipes import given
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import export, grafting, hosts
 from longmem_jax.layers import low_rank
+from longmem_jax.models.stack import longest_of
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
 from tests.hosts.graft_is_host_test import LENGTH, grafted, loaded, logits, of_host, tokens_of
 from tests.hosts.hosts_test import folder_of
@@ -35,6 +36,12 @@ def test_chosen_layers(name):
     assert 'new: block_1/attention/gate; ignored: nothing' in said
     found = logits(module, params, tokens_of(host))
     np.testing.assert_allclose(found[0], wanted[0], atol=2e-5)
+
+
+def test_the_window_has_room_for_tokens_of_the_memory():
+    """The last token of a segment sees those that were put before it."""
+    config = get_config('memory=recurrent', 'llama')
+    assert config.model.full.window == longest_of(config.model, LENGTH) > LENGTH
 
 
 @pytest.mark.parametrize(
