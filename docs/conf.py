@@ -52,6 +52,7 @@ napoleon_google_docstring = True
 napoleon_use_ivar = True
 
 html_theme = 'sphinx_book_theme'
+html_static_path = html_css_files = ['narrow.css']
 html_title = 'longmem_jax'
 html_theme_options = {
     'show_toc_level': 2,

@@ -224,6 +224,16 @@ def test_it_is_readable(opened, width, colours):
     assert wrong == []
 
 
+def test_a_tap_on_a_phone_shows_its_panel(opened):
+    _, tab, wrong, _ = opened('transformer_xl', 'phone')
+    tab.locator('#t5').scroll_into_view_if_needed()
+    tab.click('#t5')
+    box = tab.locator('#chosen').bounding_box()
+    assert 0 <= box['y'] < 800 - box['height'], 'the panel is below the screen'
+    assert tab.locator('#t5').bounding_box()['y'] < tab.locator('.detail').bounding_box()['y']
+    assert wrong == []
+
+
 def test_text_is_shown_as_it_is(opened):
     _, tab, wrong, asked = opened('transformer_xl')
     assert tab.locator('#text img, #text script, .facts b').count() == 0
