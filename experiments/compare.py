@@ -14,7 +14,8 @@ without a learned memory score on the test set of the first run and seed (`--mod
 `--together` trains the seeds of a run in one process, which compiles once; nothing then says how much
 memory one of them took.
 
-`--sweep=FIELD=VALUE,VALUE,...` repeats every run for each value of `config.FIELD`. A field that begins
+`--sweep=FIELD=VALUE,VALUE,...` repeats every run for each value of `config.FIELD`, such as
+`optimizer.learning_rate`, and says which value is best on validation after training. A field that begins
 with `evaluate.` is swept over one training per seed, with the scores of experiments/evaluation.py. Then
 `--by_size=FILE.png` draws the score on test against the mean size of the memory, `--by_value=FILE.png`
 against the value; one line per run, bars from minimum to maximum over seeds. For example
@@ -256,6 +257,22 @@ def table(runs: dict[str, list[dict]]) -> str:
     return markdown.table(heads, lines)
 
 
+def best_value(by_value: dict[str, list[dict]]) -> str:
+    """The swept value that is best on validation after training, the mean of its seeds, in words.
+
+    '' where nothing was trained for a value, or nothing was validated.
+    """
+    if not all(numbers.get('validation') for seeds in by_value.values() for numbers in seeds):
+        return ''
+    name, heading = next(iter(metrics_of(next(iter(by_value.values()))[0]['test']).items()))
+    scores = {
+        value: statistics.mean(numbers['validation'][-1][name] for numbers in seeds)
+        for value, seeds in by_value.items()
+    }
+    best = (max if name in (*TASK, 'reward') else min)(scores, key=scores.__getitem__)
+    return f'{best} is best on validation: {scores[best]:.4g} {heading}'
+
+
 def _mean(values: list[float], shape: str) -> str:
     return format(statistics.mean(values), shape)
 
@@ -305,6 +322,10 @@ def main() -> None:
         for value, seeds in by_value.items()
     }
     print(table(rows))
+    trained = options.sweep.field and not options.sweep.field.startswith('evaluate.')
+    for label, by_value in results.items() if trained else ():
+        if said := best_value(by_value):
+            print(options.sweep.label(label, said))
     if options.floors:
         _, (variants, *flags) = parts(options.runs[0])
         flags = [*seed_flags(options.seeds[0]), *flags, *arguments[cut + 1 :]]

@@ -145,6 +145,8 @@ class Run:
       around: the memory, or None.
       settings: of the blocks.
       drop: dropout of embeddings, for extra tokens as for tokens.
+      remat: name of a policy of `jax.checkpoint_policies`: what a block keeps for the backward pass,
+        which computes the rest again. '' = everything.
     """
 
     first: int
@@ -152,6 +154,7 @@ class Run:
     around: Around | None
     settings: ModelSettings
     drop: Callable[..., jax.Array]
+    remat: str = ''
 
     def initial_state(self, batch_size: int) -> tuple[Any, ...]:
         """States of the blocks at the start of a document."""
@@ -186,9 +189,9 @@ class Run:
         for i, (block, state, source) in enumerate(zip(self.blocks, states, sources, strict=True)):
             with jax.named_scope(f'block_{self.first + i}'):
                 x, opened = self._before(i, x, opened, 0)
-                between = self._between(i, opened, train)
                 given = with_carried(state, carried)
-                x, state, aux = block(x, given, longer, train=train, source=source, between=between)
+                read = self._reader(i, train)
+                x, state, aux = read(block, around, x, given, longer, source, opened)
                 state, carried = without_carried(state, carried)
                 if around is not None and packing is not None:
                     written = packing.unpack(x)[:, -self.settings.trailing :]
@@ -206,6 +209,20 @@ class Run:
         auxes.append(around.report(opened))
         closed = self._closed(around, new, states, opened, segment.num_valid)
         return x, closed, auxes, carried
+
+    def _reader(self, number: int, train: bool) -> Callable[..., Any]:
+        """How a block reads a segment, with all modules as arguments, which `nn.remat` needs."""
+
+        def read(
+            block: Any, around: Any, x: Any, state: Any, segment: Any, source: Any, opened: Any
+        ) -> Any:
+            between = None
+            if around is not None:
+                between = lambda x: around.between(number, x, opened, train=train)  # noqa: E731
+            return block(x, state, segment, train=train, source=source, between=between)
+
+        policy = self.remat and getattr(jax.checkpoint_policies, self.remat)
+        return nn.remat(read, policy=policy) if policy else read
 
     def open_segment(self, states: Sequence[Any], batch_size: int) -> tuple[Any, ...]:
         """Caches of a segment, with the leading extra tokens in them."""

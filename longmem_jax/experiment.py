@@ -20,7 +20,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
-from longmem_jax.training import checkpoint, storage
+from longmem_jax.training import checkpoint, identity, storage
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.identity import GoingOn, model_of, settings_of
@@ -37,12 +37,14 @@ class Experiment:
       workdir: folder of the run; None = only compiled, nothing is stored.
       mesh: devices.
       hooks: called with what a training writes; see `training.job.Hook`.
+      given: an optimizer of optax, with `config.optimizer.name` 'given'.
     """
 
     config: Any
     workdir: Path
     mesh: Mesh
     hooks: tuple[Hook, ...] = ()
+    given: Any = None
 
     def corpus(self, split: str) -> AnyCorpus:
         """The tokenised documents of a split.
@@ -113,22 +115,27 @@ class Experiment:
 
     @functools.cached_property
     def schedule(self) -> Any:
-        """Learning rate by optimizer update."""
+        """Learning rate by optimizer update; None where a given optimizer has its own."""
+        if self.given is not None:
+            return None
         return make_schedule(self.config.optimizer, self.config.train.num_steps)
 
     @functools.cached_property
     def optimizer(self) -> Any:
         """The optax transformation."""
-        return make_optimizer(
-            self.config.optimizer, self.config.train.num_steps, _shapes(self.model)
-        )
+        settings, steps = self.config.optimizer, self.config.train.num_steps
+        return make_optimizer(settings, steps, _shapes(self.model), self.given)
 
     @functools.cached_property
     def make_state(self) -> Callable[[], train_step.TrainState]:
         """A function that makes the `TrainState` of step 0."""
         train = self.config.train
         return train_step.make_initial_state(
-            self.model, self.optimizer, train.num_lanes, train.seed
+            self.model,
+            self.optimizer,
+            train.num_lanes,
+            train.seed,
+            average=bool(train.ema_decay),
         )
 
     @functools.cached_property
@@ -147,12 +154,12 @@ class Experiment:
         self, report: Callable[[str], None], going_on: GoingOn | None = None
     ) -> Checkpointer:
         """The checkpoints of the workdir."""
-        identity = {
+        same = {
             'format': FORMAT,
             'config.model': model_of(self.config),
             'tokenizer': self.tokenizer.fingerprint(),
         }
-        return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
+        return checkpoint.of_run(self.workdir, self.config.checkpoint, same, report, going_on)
 
     def other_checkpointer(
         self, identity: dict[str, Any], report: Callable[[str], None], *, writes: bool = False
@@ -178,19 +185,46 @@ class Experiment:
         """Steps of the checkpoints in the workdir, oldest first; makes no folder where there is none."""
         return storage.whole_steps(self.workdir / 'checkpoints')
 
+    def best_step(self) -> int:
+        """The step of the best checkpoint of the workdir.
+
+        Raises:
+          UsageError: no evaluation has said which that is.
+        """
+        step = identity.about(self.workdir / 'checkpoints').get(identity.BEST)
+        if step is None:
+            raise UsageError(
+                f'--workdir={self.workdir}: config.checkpoint.best = {self.config.checkpoint.best!r}, '
+                'and no evaluation has said yet which checkpoint is the best; train on, or read the '
+                'newest with --config.checkpoint.best= (nothing after it).'
+            )
+        return step
+
     def restore_parameters(self, at: int | None = None) -> tuple[Any, int]:
         """Parameters of the newest checkpoint of the workdir, or of that of step `at`, and its step.
 
+        With `config.checkpoint.best` the best one counts in place of the newest, unless
+        `config.checkpoint.at` names one. With `config.train.ema_decay` the parameters are the
+        averages; with 0 those that were trained.
+
         Raises:
-          UsageError: there is no checkpoint, or it is of another model.
+          UsageError: there is no checkpoint, no evaluation that says which is the best, or it is of
+            another model.
         """
         if not self.checkpoint_steps():  # before a vocabulary is learned for it
             raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
+        if at is None and self.config.checkpoint.best and not self.config.checkpoint.at:
+            at = self.best_step()
         saver = self.checkpointer(print)
         saver.require_format()  # before the model is made, for which an old config lacks fields
-        abstract = {'params': self.abstract_state.params, 'step': self.abstract_state.step}
+        name = 'average' if self.config.train.ema_decay else 'params'
+        # Not those of `abstract_state`, which need the optimizer.
+        boxed = abstract_parameters(self.model)
+        places = sharding.parameter_shardings(self.mesh, boxed)
+        step_number = jax.ShapeDtypeStruct((), np.int32, sharding=sharding.replicated(self.mesh))
+        abstract = {name: sharding.abstract(unbox(boxed), places), 'step': step_number}
         state, step = checkpoint.newest(saver, abstract, at)
-        return state['params'], step
+        return state[name], step
 
 
 def _shapes(model: LanguageModel) -> Any:
@@ -261,12 +295,13 @@ def lower_step(experiment: Experiment) -> jax.stages.Lowered:
 def step_flops(compiled: Any, segments_per_step: int) -> float:
     """Floating point operations of a compiled step on one device, 0 if XLA does not report them.
 
+    It does not on GPUs, whose products are calls of libraries that it counts as nothing.
     XLA counts the body of a loop once, so its count is that of one segment; with
     `config.train.gradient_segments` there are two loops, and it is too high. The small share of the
     optimizer is counted once per segment, and a switch as its largest branch, used or not: see
     `has_branches`.
     """
-    cost = compiled.cost_analysis() or {}
+    cost = {} if jax.default_backend() == 'gpu' else compiled.cost_analysis() or {}
     return float(cost.get('flops', 0.0)) * segments_per_step
 
 

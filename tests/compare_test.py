@@ -338,3 +338,25 @@ def test_seeds_together_are_trained_by_one_process(tmp_path, monkeypatch):
     assert started == [('experiments.trainings', arguments)]
     assert [numbers['memory_size'] for numbers in found] == [3.0, 4.0]
     assert all(np.isnan(numbers['peak_mb']) for numbers in found)
+
+
+def test_a_sweep_names_the_value_that_is_best_on_validation():
+    """Of texts the least bits, of tasks the most answers; nothing where nothing was validated."""
+
+    def seeds(name, *last, **test):
+        return [
+            {'test': test, 'validation': [{name: 0.5}, {name: value}]} for value in last
+        ]  # fmt: skip
+
+    text = {
+        '1e-4': seeds('bits_per_byte', 3.0, 2.0, num_bytes=1),
+        '1e-3': seeds('bits_per_byte', 1.0, 3.5, num_bytes=1),
+    }
+    assert compare.best_value(text) == '1e-3 is best on validation: 2.25 bits/byte'
+    task = {
+        '1e-4': seeds('accuracy', 0.25, answers=1, accuracy=0),
+        '1e-3': seeds('accuracy', 0.5, answers=1, accuracy=0),
+    }
+    assert compare.best_value(task).startswith('1e-3 is best on validation: 0.5')
+    task['1e-5'] = [{'test': {}, 'validation': []}]
+    assert compare.best_value(task) == ''

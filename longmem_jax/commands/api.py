@@ -25,6 +25,7 @@ from longmem_jax.experiment import Experiment, Hook
 from longmem_jax.files import nowhere
 from longmem_jax.generation.text import require_one_text
 from longmem_jax.registry import load, require_installed
+from longmem_jax.training.optimizer import GIVEN
 from longmem_jax.workdir import prepare_workdir
 
 Folder = str | os.PathLike[str]
@@ -36,6 +37,7 @@ def train(
     *,
     changes: Mapping[str, Any] | None = None,
     hooks: Sequence[Hook] = (),
+    optimizer: Any = None,
     profile: bool = False,
 ) -> Any:
     """Trains, or goes on from the newest checkpoint of the folder, as `--mode=train` does.
@@ -48,6 +50,10 @@ def train(
         'train' and 'speed' every `config.train.log_every` steps, 'validation' after an evaluation,
         'test' and 'test_reset' at the end, and 'checkpoint' (without numbers) when a step is saved. An
         error of a hook ends the run, which then goes on from its newest checkpoint.
+      optimizer: an `optax.GradientTransformation` in place of that of `config.optimizer`, with its own
+        rate and weight decay. Clipping, rates of groups and accumulation of `config.optimizer` stay
+        around it (`clip_norm` is 0.25 unless set; 0 = none). It is to be given again when the run goes
+        on; no other function needs it.
       profile: write a trace of a few steps to WORKDIR/profile.
 
     Returns:
@@ -57,7 +63,10 @@ def train(
     Raises:
       UsageError: as the command's messages say.
     """
-    experiment = _experiment(configure(config, changes), workdir, writes=True, hooks=tuple(hooks))
+    if optimizer is not None:
+        changes = {**(changes or {}), 'optimizer.name': GIVEN}
+    made = configure(config, changes)
+    experiment = _experiment(made, workdir, writes=True, hooks=tuple(hooks), given=optimizer)
     given = dict(profile=True) if profile else {}
     mode = modes.choose('train', experiment.config, given)
     return load(mode.function)(experiment, **given)
@@ -167,9 +176,11 @@ def _experiment(
     *,
     writes: bool,
     hooks: tuple[Hook, ...] = (),
+    given: Any = None,
 ) -> Experiment:
     """What a mode is called with."""
     require_installed()
     checks.require_runnable(config, jax.device_count())
     folder = prepare_workdir(os.fspath(workdir), trained=not writes, writes=writes)
-    return Experiment(config, folder, sharding.make_mesh(config.mesh.to_dict()), hooks)
+    mesh = sharding.make_mesh(config.mesh.to_dict())
+    return Experiment(config, folder, mesh, hooks, given)

@@ -61,7 +61,8 @@ def evaluate(
         )
     progress = Progress(0, log_every=0)
     params, step = newest_parameters(experiment, progress.say)
-    progress.say(f'Evaluating step {step:,} of {experiment.workdir}.')
+    average = ', the average of the parameters' if experiment.config.train.ema_decay else ''
+    progress.say(f'Evaluating step {step:,} of {experiment.workdir}{average}.')
     model = experiment.evaluation_model
     about = state_file.described(model)
     evaluator = Evaluator(model, experiment.mesh, experiment.config)

@@ -52,6 +52,7 @@ FREE = (
     'embedding_std',
     'scale_residual_init',
     'kernels',
+    'remat',
     *transformer_xl.FREE,
     *transformer_sequential.FREE,
 )
@@ -117,7 +118,7 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
     saver = experiment.checkpointer(print, experiment.going_on())
     state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
     params = jax.device_put(params, experiment.state_shardings.params)
-    saver.maybe_save(0, state.replace(params=params), force=True)
+    saver.maybe_save(0, state.starting_from(params), force=True)
     saver.close()
 
 

@@ -17,6 +17,7 @@ from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes, order
 from longmem_jax.data.warnings import warnings_of
 from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError, unknown
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops, to_devices
@@ -29,6 +30,7 @@ from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
 from longmem_jax.training import runner
 from longmem_jax.training.job import Plan, Step
+from longmem_jax.training.metrics import METRICS
 from longmem_jax.training.step import TrainState
 
 
@@ -111,6 +113,9 @@ class LanguageModelTask:
     ):
         """Opens the data; compiles nothing yet."""
         by_source.require(experiment.config)
+        best = experiment.config.checkpoint.best
+        if best and best not in METRICS:
+            raise UsageError(unknown('config.checkpoint.best', best, METRICS))
         train = experiment.config.train
         self._experiment, self._writer, self._progress = experiment, writer, progress
         self.corpora = {
@@ -126,6 +131,9 @@ class LanguageModelTask:
             remedy='lower config.optimizer.learning_rate, add warm-up or clipping, or use '
             "config.model.dtype='float32'",
             warnings=_warnings(experiment.config.model),
+            best=best,
+            higher=bool(best) and METRICS[best].higher,
+            patience=train.patience,
         )
         self.abstract_state = experiment.abstract_state
 
@@ -134,13 +142,17 @@ class LanguageModelTask:
         experiment = self._experiment
         state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
         params = first_parameters(experiment, state.params, self._progress.say)
-        return state.replace(params=params)
+        return state.starting_from(params)
 
     def begin(self, step: int) -> None:
         """Saves the configuration next to the checkpoints; prints notes, and what cannot be learned."""
         config = self._experiment.config
         for note in config.notes:
             self._progress.say(f'Note: {note}')
+        if decay := config.train.ema_decay:
+            self._progress.say(
+                f'Note: config.train.ema_decay = {decay}: the average of the parameters is scored.'
+            )
         if cache.has_cache(config.model):
             self._progress.say(cache.in_words(self._experiment.model, config.train.num_lanes))
         same = order.repeated(
@@ -188,7 +200,7 @@ class LanguageModelTask:
     def evaluate(self, state: TrainState, step: int) -> None:
         """Scores the validation split."""
         result, _ = self._evaluator.evaluate(
-            state.params,
+            state.scored,
             self.corpora['validation'],
             'validation',
             max_segments=self._experiment.config.evaluate.max_segments,
@@ -198,15 +210,18 @@ class LanguageModelTask:
 
     def finish(self, state: TrainState, step: int) -> Summary:
         """Test with and without memory, the learning curve, the final table, and a sample."""
-        experiment = self._experiment
-        results = self._test(state.params, step)
+        experiment, params, scored = self._experiment, state.scored, step
+        if best := experiment.config.checkpoint.best:
+            params, scored = experiment.restore_parameters(experiment.best_step())
+            self._progress.say(f'The best checkpoint by validation {best}: step {scored:,}.')
+        results = self._test(params, step)
         paths = {
-            'checkpoint': experiment.workdir / 'checkpoints' / str(step),
+            'checkpoint': experiment.workdir / 'checkpoints' / str(scored),
             'TensorBoard events': experiment.workdir / 'tensorboard',
             'metrics': experiment.workdir / 'metrics.jsonl',
             'learning curve': experiment.workdir / 'learning_curve.png',
         }
-        self._write_results(state.params, step, results)
+        self._write_results(params, scored, results)
         if jax.process_index() == 0:
             figure = learning_curve(paths['metrics'], paths['learning curve'])
             self._writer.figure('learning_curve', figure, step)
@@ -215,14 +230,14 @@ class LanguageModelTask:
         # Results first: generation may fail, and testing takes long.
         sample = ''
         if by_source.has_scores(experiment.config.data.source):
-            scores = by_source.score(experiment, state.params, 'test', self._progress)
-            self._write_results(state.params, step, results | scores)
+            scores = by_source.score(experiment, params, 'test', self._progress)
+            self._write_results(params, scored, results | scores)
         elif jax.process_count() == 1 and experiment.config.model.kind == 'seq2seq':
-            translation = translate_split(experiment, state.params, 'test', self._progress)
+            translation = translate_split(experiment, params, 'test', self._progress)
             self._writer.scalars(step, 'test', {'bleu': translation['bleu']})
-            self._write_results(state.params, step, results | translation)
+            self._write_results(params, scored, results | translation)
         elif jax.process_count() == 1 and experiment.config.generate.sample_length:
-            sample = self._sample(state.params, step)
+            sample = self._sample(params, step)
         return Summary(step, True, results, sample)
 
     def _write_results(self, params: Any, step: int, results: dict[str, Any]) -> None:

@@ -74,6 +74,9 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         embedding_dropout=-1.0,  # dropout of embeddings and final output; -1 = dropout
         attention_dropout=0.0,  # dropout of attention weights
         token_shift='none',  # how attention input has tokens before; one of `layers.token_shift.EARLIER`
+        # What a block keeps for the backward pass, the rest is computed again: '' = everything, or a
+        # policy of JAX: 'dots_saveable', 'dots_with_no_batch_dims_saveable', 'nothing_saveable'.
+        remat='',
         layer_drop=0.0,  # share of blocks skipped per training step
         init_std=0.0,  # standard deviation of 'normal' kernels, and of tables; 0 = d_model**-0.5
         embedding_std=0.0,  # the same for token vectors, before they are scaled; 0 = init_std
@@ -119,7 +122,10 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         task=config_dict.create(),  # fields of a task, or of a set
     )
     config.optimizer = config_dict.create(
-        name='adam',  # or another of `training.optimizer.NAMES`, such as 'adamw', 'lion', 'muon'
+        # Or another of `training.optimizer.NAMES`, such as 'adamw', 'lion', 'muon'; or one of optax,
+        # such as 'optax.lamb', which gets the fields below that it has.
+        name='adam',
+        options=(),  # of an optimizer of optax: pairs such as ('nesterov', True)
         learning_rate=2.5e-4,  # highest learning rate, after the warm-up
         b1=0.9,  # decay of the mean of gradients
         b2=0.999,  # decay of the mean of squared gradients, also of 'rmsprop'
@@ -142,7 +148,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         segment_length=128,  # tokens read at a time
         segments_per_step=1,  # segments read per optimizer update
         gradient_segments=0,  # only the last N of these have a gradient; 0 = all
-        remat=False,  # keep only the memories between segments for the backward pass
+        remat=False,  # keep only the memories between segments for the backward pass; see model.remat
         log_every=50,  # steps between lines of metrics; 0 = only at the end
         evaluate_every=EVERY,  # steps between scores of the validation split; 0 = only at the end
         seed=0,  # seed of initial parameters, dropout and other draws
@@ -154,6 +160,10 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         start_from='',
         # Lets a run resume with another num_lanes: memories are reset and the lanes begin new documents.
         restart_lanes=False,
+        # Average of the parameters over updates (EMA), which is then what is scored, read and exported:
+        # the share of the old average that an update keeps, such as 0.999; 0 = no average.
+        ema_decay=0.0,
+        patience=0,  # validations in a row without a better one after which the run ends; 0 = never
         max_bad_steps=20,  # non-finite steps in a row before the run ends
         z_loss=0.0,  # weight of the squared log of the softmax's denominator
         loss_weights=config_dict.create(),  # auxiliary losses of memories, by name
@@ -188,6 +198,9 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         every=0,
         keep=3,  # number of newest checkpoints that are kept; at least two
         at=0,  # resume from this step and move later checkpoints aside, once; 0 = the newest
+        # Number of the validation, such as 'bits_per_byte', 'loss' or 'accuracy', by which the best
+        # checkpoint is kept as well; test and all modes then read that one. '' = the newest.
+        best='',
         # Resume with other data than the newest checkpoint's, from the first document of the new data.
         accept_other_data=False,
     )

@@ -10,7 +10,7 @@ import ml_collections
 
 from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_problems, training_problems
-from longmem_jax.config.sections import sections
+from longmem_jax.config.sections import in_use, sections
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import prng_problems
@@ -29,7 +29,7 @@ ABOVE_0 = {
     'optimizer': ('learning_rate', 'accumulate_steps'),
 }
 AT_LEAST_0 = {
-    'train': ('log_every', 'evaluate_every'),  # 0 = at the end only
+    'train': ('log_every', 'evaluate_every', 'patience'),  # 0 = at the end only
     'checkpoint': ('every', 'at'),  # 0 = at the end, and when stopped; the newest
 }
 # Steps are counted in int32.
@@ -38,6 +38,8 @@ LARGEST = {
     'evaluate': {'num_lanes': 1 << 24},
 }
 WITH_MOMENTUM = ('sgd', 'nesterov')
+# Fields of the core's training, and what they must be where a subject's section brings its own.
+OF_OWN = {'train': {'ema_decay': 0.0, 'patience': 0}, 'checkpoint': {'best': ''}}
 
 
 def find_problems(config: Any, num_devices: int) -> list[str]:
@@ -63,6 +65,8 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
         + _gradient(config.train)
         + prng_problems(config)
         + _optimizer(config)
+        + _of_own(config)
+        + _best(config)
         + _loss_weights(config)
         + _pairs(config)
     )
@@ -93,6 +97,38 @@ def _names() -> list[str]:
     return [
         f'{what} of another package: configs have a {field}; rename it, or uninstall the package'
         for what, field in wrong.items()
+    ]
+
+
+def _best(config: Any) -> list[str]:
+    """Problems of how the best checkpoint is chosen, which must be there when it is."""
+    best, every, evaluated = (
+        config.checkpoint.best, config.checkpoint.every, config.train.evaluate_every,
+    )  # fmt: skip
+    where = f'config.checkpoint.best = {best!r}'
+    if not best:
+        patience = config.train.patience
+        needs = 'needs config.checkpoint.best, the number of the validation that must get better'
+        return [f'config.train.patience = {patience}: {needs}'] if patience else []
+    if best == 'bits_per_byte' and config.data.source in TASKS:
+        return [f"{where}: a generated task has no bytes; use 'accuracy' or 'loss'"]
+    if not evaluated or not every or evaluated % every:
+        return [
+            f'{where}: every validation needs a checkpoint, so config.train.evaluate_every = '
+            f'{evaluated} must be a multiple of config.checkpoint.every = {every}, and both above 0'
+        ]
+    return []
+
+
+def _of_own(config: Any) -> list[str]:
+    """Problems of fields that the training of a subject would ignore."""
+    other = [name for name, each in sections().items() if each.lower and in_use(config, name)]
+    return [
+        f'config.{section}.{name} = {config[section][name]!r}: what config.{other[0]} trains does not '
+        f'have it; use {neutral!r}'
+        for section, fields in OF_OWN.items()
+        for name, neutral in fields.items()
+        if other and config[section][name] != neutral
     ]
 
 
@@ -166,6 +202,11 @@ def _numbers(config: Any) -> list[str]:
         problems += under(f'config.{section}', at_most(config[section], most))
     for section in ('train', 'data'):
         problems += under(f'config.{section}', between(config[section], 0, LARGEST_SEED, 'seed'))
+    if not 0 <= config.train.ema_decay < 1:
+        problems.append(
+            f'config.train.ema_decay = {config.train.ema_decay}: must be at least 0 and below 1, such '
+            'as 0.999; 0 = no average'
+        )
     return problems
 
 
@@ -208,7 +249,13 @@ def _loss_weights(config: Any) -> list[str]:
 def _optimizer(config: Any) -> list[str]:
     """Problems of settings that the chosen optimizer would ignore."""
     settings, problems = config.optimizer, []
-    if settings.weight_decay and settings.name in ('adam', 'adagrad', 'rmsprop', *WITH_MOMENTUM):
+    if settings.options and not settings.name.startswith('optax.'):
+        problems.append(
+            f'config.optimizer.options = {settings.options}: belong to optimizers of optax, such as '
+            f"'optax.lamb'; {settings.name!r} has fields of config.optimizer"
+        )
+    without = ('adam', 'adagrad', 'rmsprop', 'given', *WITH_MOMENTUM)
+    if settings.weight_decay and settings.name in without:
         problems.append(
             f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
             "use 'adamw'"

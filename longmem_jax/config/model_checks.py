@@ -14,7 +14,7 @@ from longmem_jax.memory.checks import (
     size_problems,
 )
 from longmem_jax.memory.registry import AROUND, ATTENTION, FEED_FORWARD, LAYERS, used
-from longmem_jax.models import adapted
+from longmem_jax.models import adapted, stack
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.problems import at_least, at_most, between, of_section, one_of, under
 
@@ -37,6 +37,7 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
         position=embedding.ABSOLUTE,
         token_shift=tuple(token_shift.EARLIER),
         cache_dtype=('', 'float32', 'bfloat16'),
+        remat=stack.REMAT,
     )
     if model.parallel_residual and (not model.pre_norm or model.kind == 'seq2seq'):
         problems.append(

@@ -153,7 +153,7 @@ def attributes_of(model: Any) -> dict[str, Any]:
 FREE = frozenset(
     """
     dropout residual_dropout embedding_dropout attention_dropout layer_drop init init_std embedding_std
-    scale_residual_init dtype kernels cache_tokens cache_dtype
+    scale_residual_init dtype kernels remat cache_tokens cache_dtype
     """.split()
 )
 

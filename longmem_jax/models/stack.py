@@ -179,6 +179,10 @@ class Stack:
         )
 
 
+# Values of `config.model.remat`: everything is kept; all products; those of kernels alone; nothing.
+REMAT = ('', 'dots_saveable', 'dots_with_no_batch_dims_saveable', 'nothing_saveable')
+
+
 def with_key(model: nn.Module, segment: Segment, train: bool) -> Segment:
     """The segment with a random key for draws that all layers share, in training."""
     draws = train and model.has_rng('memory')
@@ -346,7 +350,7 @@ def _runs(
             **fields[name],
         )
         blocks = tuple(_block(config, i, within, fields, shared, cross, name) for i in numbers)
-        runs.append(Run(numbers[0], blocks, around or None, within, drop))
+        runs.append(Run(numbers[0], blocks, around or None, within, drop, config.remat))
     return tuple(runs)
 
 

@@ -237,8 +237,13 @@ class Writer:
         return old
 
     def last(self, group: str) -> dict[str, Any]:
-        """The newest numbers of a group when the run was resumed; {} if there were none."""
+        """The newest numbers of a group; {} if there are none. Only process 0 knows."""
         return self._last.get(group, {})
+
+    def rows(self, group: str) -> dict[int, dict[str, Any]]:
+        """All numbers of a group that are in the file, by step; only process 0 knows."""
+        found = read_metrics(self._path) if self._active else []
+        return {row['step']: row for row in found if row['group'] == group}
 
     def has(self, step: int, group: str) -> bool:
         """Whether there are numbers of a group at a step; only process 0 knows."""
@@ -259,6 +264,7 @@ class Writer:
         self._file.write(sealed + b'\n')
         self._file.flush()
         self._known.add((step, group))
+        self._last[group] = line
         self._add(step, group, values)
         self._call(step, group, {name: float(value) for name, value in values.items()})
 

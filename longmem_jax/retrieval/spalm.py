@@ -87,6 +87,8 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     settings = config.retrieval.spalm
     num_steps = settings.num_steps or config.train.num_steps
     progress = Progress(num_steps, log_every=config.train.log_every)
+    if config.train.ema_decay:
+        progress.say('Note: config.train.ema_decay: SPALM keeps no average of its own parameters.')
     lists = look_up(experiment.workdir, keys, split, settings.k, progress.say)
     task = SpalmTask(experiment, _start(experiment), keys, lists, split, folder)
     saver = Checkpointer(

@@ -181,6 +181,14 @@ class Checkpointer:
         own = {identities.STEP: step, identities.RUN: self._run}
         return identities.plain(self._given.identity | self._settings | own)
 
+    def keep_best(self, step: int | None) -> None:
+        """Keeps the checkpoint of a step, whatever comes after it; and says which that is to readers."""
+        self._keep.best = step
+        about = identities.about(self.directory)
+        if jax.process_index() == 0 and about.get(identities.BEST) != step:
+            about[identities.BEST] = step
+            write_json(self.directory / identities.RUN_FILE, about, indent=None)
+
     def wait(self) -> None:
         """Waits until everything saved is on disk; errors as in `maybe_save`."""
         with self._saving():

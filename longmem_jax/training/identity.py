@@ -19,6 +19,7 @@ DATA, SETTINGS, STEP, RUN = OWN = ('data', 'settings', 'step', 'run')
 MODEL = 'config.model'
 RUN_FILE = 'run.json'  # which run a folder of checkpoints is of
 BACK = 'back'  # there: to which step the run went back, and with which settings
+BEST = 'best'  # there: the step of the best checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +60,9 @@ def settings_of(config: Any) -> dict[str, Any]:
 
 
 def model_of(config: Any) -> dict[str, Any]:
-    """`config.model` as a checkpoint keeps it: without `kernels`, which parameters do not depend on."""
+    """`config.model` as a checkpoint keeps it: without `kernels` and `remat`, which change no number."""
     model = config.model.to_dict()
-    return {name: value for name, value in model.items() if name != 'kernels'}
+    return {name: value for name, value in model.items() if name not in ('kernels', 'remat')}
 
 
 def run_of(directory: Path) -> str | None:

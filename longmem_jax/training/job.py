@@ -22,6 +22,9 @@ class Plan:
         a part of a stream.
       evaluated: group of the scalars that an evaluation writes, by which a run that was stopped before
         one knows that it is missing.
+      best: which of these scalars says which checkpoint is the best, and is kept; '' = none.
+      higher: whether it is better if it is higher.
+      patience: evaluations in a row without a better one after which a run ends; 0 = never.
       max_bad_steps: consecutive non-finite steps after which the run stops.
       remedy: what the user can do then.
       warnings: name of a metric to the warning for the first time that it is above 0.
@@ -35,6 +38,9 @@ class Plan:
     warnings: dict[str, str] = dataclasses.field(default_factory=dict)
     evaluate_when: Callable[[State], bool] = lambda state: False
     evaluated: str = 'validation'
+    best: str = ''
+    higher: bool = False
+    patience: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,17 +20,19 @@ class Keep:
     Attributes:
       number: of newest checkpoints; at least two are kept.
       proven: the last step that a finite one has followed.
+      best: a step that is kept as well; None = none.
     """
 
     number: int
     proven: int = 0
+    best: int | None = None
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Whether to keep each of some checkpoints."""
         del context
         steps = [each.step for each in checkpoints]
         used = sorted(step for step in steps if step <= self.proven)
-        kept = {max(steps, default=0), *used[-max(self.number - 1, 1) :]}
+        kept = {self.best, max(steps, default=0), *used[-max(self.number - 1, 1) :]}
         return [step in kept for step in steps]
 
 

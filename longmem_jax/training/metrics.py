@@ -48,6 +48,7 @@ class Metric:
       tables: tables of results that have a column for it.
       factor: of the quotient.
       exponential: the metric is the exponential of the quotient; not computed in training.
+      higher: the metric is better if it is higher.
       without: the metric where the count is 0 although tokens were scored.
     """
 
@@ -58,6 +59,7 @@ class Metric:
     tables: tuple[str, ...]
     factor: float = 1.0
     exponential: bool = False
+    higher: bool = False
     without: float = math.nan
 
     def value(self, sums: Mapping[str, float]) -> float:
@@ -72,8 +74,8 @@ class Metric:
 
 # In the order of the columns of tables.
 METRICS = {
-    'exact_match': Metric('exact', 'answers', 'exact match', '{:.2%}', (ANSWERS,)),
-    'accuracy': Metric('right', 'scored', 'accuracy', '{:.2%}', (ANSWERS,)),
+    'exact_match': Metric('exact', 'answers', 'exact match', '{:.2%}', (ANSWERS,), higher=True),
+    'accuracy': Metric('right', 'scored', 'accuracy', '{:.2%}', (ANSWERS,), higher=True),
     # A task has no bytes.
     'bits_per_byte': Metric(
         'nll', 'num_bytes', 'bits/byte', '{:.4f}', (TEXT,), factor=1 / LN2, without=0.0

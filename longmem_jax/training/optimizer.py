@@ -13,12 +13,15 @@ from longmem_jax.contract import Group
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Tree
+from longmem_jax.training import of_optax
+from longmem_jax.training.of_optax import decay_updated
 
 NAMES = (
     'adam', 'adamw', 'adamw_hf', 'lion', 'muon', 'adagrad', 'adafactor', 'rmsprop', 'sgd', 'nesterov',
 )  # fmt: skip
 # The root mean square of Muon's updates, before the rate: that of Adam's, so that one rate fits both.
 MUON_SIZE = 0.2
+GIVEN = 'given'  # name of an optimizer that was given as an object of optax
 FROZEN = 'frozen'  # label of parameters whose group has the rate 0
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
 
@@ -153,21 +156,6 @@ def _left(decay: float, count: jax.Array) -> jax.Array:
     return -jnp.expm1(count * (math.log(decay) if decay else -math.inf))
 
 
-def decay_updated(schedule: optax.Schedule, decay: float) -> optax.GradientTransformation:
-    """Takes `rate * decay` of the parameters away, after the update that is given has been made."""
-
-    def init(params: Any) -> optax.ScaleByScheduleState:
-        del params
-        return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
-
-    def update(updates: Any, state: optax.ScaleByScheduleState, params: Any) -> Any:
-        share = schedule(state.count) * decay
-        updates = jax.tree.map(lambda u, p: u - share * (p + u), updates, params)
-        return updates, optax.ScaleByScheduleState(state.count + 1)
-
-    return optax.GradientTransformation(init, update)
-
-
 def _matrix_axes(path: Any, leaf: Any) -> optax.contrib.MuonDimensionNumbers | None:
     """Which axes of a kernel are summed over, and which are its results; None if it is no kernel.
 
@@ -200,7 +188,7 @@ def scale_by_muon(beta: float) -> optax.GradientTransformation:
 def _make_base(
     name: str, settings: Any, schedule: optax.Schedule, decayed: Any
 ) -> optax.GradientTransformation:
-    """The optax optimizer `name`; `decayed` marks the parameters with weight decay."""
+    """The optimizer `name`; `decayed` marks the parameters with weight decay."""
     if name == 'adam':
         return optax.adam(schedule, b1=settings.b1, b2=settings.b2, eps=settings.eps)
     if name == 'adamw':
@@ -251,7 +239,14 @@ def _make_base(
         return optax.sgd(schedule, momentum=settings.momentum or None)
     if name == 'nesterov':
         return optax.sgd(schedule, momentum=settings.momentum, nesterov=True)
-    raise UsageError(unknown('config.optimizer.name', name, NAMES))
+    if name in of_optax.names():
+        return of_optax.make(name, settings, schedule, decayed)
+    if name == GIVEN:
+        raise UsageError(
+            f'config.optimizer.name = {GIVEN!r}: the run was trained with an object of optax; call '
+            'longmem_jax.train(..., optimizer=...), for what the core trains.'
+        )
+    raise UsageError(unknown('config.optimizer.name', name, (*NAMES, *of_optax.names())))
 
 
 def clip_each(limit: float) -> optax.GradientTransformation:
@@ -289,12 +284,18 @@ def _restrict(tree: Any, labels: Any, name: str) -> Callable[[Any], Any]:
     return mask
 
 
-def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.GradientTransformation:
+def make_optimizer(
+    settings: Any,
+    num_steps: int,
+    params: Any,
+    given: optax.GradientTransformation | None = None,
+) -> optax.GradientTransformation:
     """The whole optimizer: clipping, update, rates by group, bounds, and accumulation.
 
     Args:
       settings: `config.optimizer`. Biases, norms and other vectors have no weight decay, nor have
         groups that turn it off.
+      given: what makes the update of the name `GIVEN`, with its own rate and weight decay.
 
     Raises:
       UsageError: an unknown name, or a group that matches nothing.
@@ -319,9 +320,17 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
 
     labels = jax.tree_util.tree_map_with_path(label, params, assigned)
     used = set(jax.tree.leaves(labels)) | {settings.name}
-    bases = {
-        name: _make_base(name, settings, schedule, decayed) for name in sorted(used - {FROZEN})
-    }
+
+    def make_base(name: str, decayed: Any) -> optax.GradientTransformation:
+        own = name == GIVEN and given is not None
+        made = given if own else _make_base(name, settings, schedule, decayed)
+        return made if name in NAMES else of_optax.counted(made)
+
+    if given is not None:
+        of_optax.require_updates(given, params, GIVEN)
+    bases = {name: make_base(name, decayed) for name in sorted(used - {FROZEN})}
+    if settings.name not in NAMES:
+        of_optax.require_updates(bases[settings.name], params, settings.name)
     if all(group >= 0 and names[group] == FROZEN for group in jax.tree.leaves(assigned)):
         raise UsageError(
             f'config.optimizer.groups = {groups}: the rate of all parameters is 0, so nothing is left '
@@ -329,10 +338,7 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
         )
     if used - {settings.name}:
         # Weight decay masks must have the structure of each optimizer's own tree.
-        bases = {
-            name: _make_base(name, settings, schedule, _restrict(decayed, labels, name))
-            for name in bases
-        }
+        bases = {name: make_base(name, _restrict(decayed, labels, name)) for name in bases}
         bases[FROZEN] = optax.set_to_zero()  # which, unlike a rate of 0, keeps no moments
         transforms = [optax.multi_transform(bases, labels)]
     else:

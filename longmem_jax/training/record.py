@@ -27,7 +27,10 @@ class Writer(Protocol):
         """
 
     def last(self, group: str) -> dict[str, Any]:
-        """The newest scalars of a group when the run was resumed; {} if there are none."""
+        """The newest scalars of a group; {} if there are none."""
+
+    def rows(self, group: str) -> dict[int, dict[str, Any]]:
+        """All scalars of a group that are in the file, by step."""
 
     def has(self, step: int, group: str) -> bool:
         """Whether there are scalars of a group at a step."""
@@ -212,8 +215,12 @@ class Record:
 
 
 def _speed(rates: dict[str, float]) -> str:
-    """The rates as text: ', 12,345 tokens/s'; '' if there are none."""
+    """The rates as text: ', 12,345 tokens/s, 41% of peak'; '' if there are none."""
     per_second = {name.removesuffix('_per_s'): rate for name, rate in rates.items()}
     hidden = ('flops', 'utilisation')
     shown = [name for name in per_second if name != 'steps' and not name.startswith(hidden)]
-    return ''.join(f', {per_second[name]:,.0f} {name}/s' for name in shown)
+    text = ''.join(f', {per_second[name]:,.0f} {name}/s' for name in shown)
+    for name, words in (('utilisation', ''), ('utilisation_at_most', 'at most ')):
+        if name in rates:
+            text += f', {words}{rates[name]:.0%} of peak'
+    return text

@@ -18,6 +18,7 @@ import jax
 from longmem_jax import stopping
 from longmem_jax.devices import allocator, processes
 from longmem_jax.files import own_folder
+from longmem_jax.training.best import Best
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.job import Job, Metrics, State
 from longmem_jax.training.record import Progress, Record, Writer
@@ -84,6 +85,7 @@ class _Context:
     writer: Writer
     progress: Progress
     profile: Path | None
+    best: Best
 
 
 def run(
@@ -110,10 +112,11 @@ def run(
       UsageError: the checkpoints belong to another run, too many steps were not finite, or the folder
         of the run vanished or cannot be written.
     """
-    context = _Context(job, saver, writer, progress, profile)
     with stopping.deferred():
         try:
-            return _run(context, start)
+            state, step = start or _restore(job, saver, progress)
+            best = Best(job.plan, saver, writer, step)
+            return _run(_Context(job, saver, writer, progress, profile, best), state, step)
         except OSError as error:
             saver.explain(error)
             raise
@@ -121,7 +124,7 @@ def run(
             _close(saver, writer, progress)
 
 
-def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
+def _run(context: _Context, state: State, step: int) -> Ended:
     """See `run`."""
     job, saver, progress = context.job, context.saver, context.progress
     num_steps = job.plan.num_steps
@@ -130,8 +133,7 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
             'Note: config.checkpoint.every = 0: saved at the end and when a signal stops the run; '
             'everything is lost if it is killed.'
         )
-    state, step = start or _restore(job, saver, progress)
-    finished = step >= num_steps
+    finished = step >= num_steps or context.best.stale
     if said := context.writer.resume(
         step, again=finished, every=job.plan.log_every, keep=saver.went_back
     ):
@@ -141,7 +143,8 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
         progress.say(told)
     job.begin(step)
     if finished:
-        progress.say(f'Finished already: {step:,} of {num_steps:,} steps.')
+        why = f' and {_no_better(job)}' if step < num_steps else ''
+        progress.say(f'Finished already: {step:,} of {num_steps:,} steps{why}.')
         signum = _evaluate_missed(context, state, step)
     else:
         try:
@@ -159,6 +162,10 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
     what = f'saved at step {step:,}' if step else 'stopped before the first step'
     progress.say(f'{stopping.name(signum)}: {what}; run the same command to resume.')
     return Ended(step, False, None)
+
+
+def _no_better(job: Job) -> str:
+    return f'no better {job.plan.best} in {job.plan.patience} evaluations'
 
 
 def _close(saver: Checkpointer, writer: Writer, progress: Progress) -> None:
@@ -208,6 +215,7 @@ def _evaluate(context: _Context, state: State, step: int) -> int:
     """Evaluates; the number of the signal that stopped it, 0 if none did."""
     try:
         context.job.evaluate(state, step)
+        context.best.add(step)
     except stopping.Stopped as stopped:
         return stopped.code - 128
     finally:
@@ -238,6 +246,8 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     context.writer.scalars(first, 'compile', told)
     if signum := stopping.asked(now=True) or _evaluate_missed(context, state, first):
         return state, first, signum
+    if context.best.stale:
+        return state, first, 0
     record = Record(job, context.writer, context.progress, compiled, saver.steps)
     profile = _Profile(context.profile, first, context.progress.say)
     step, evaluated = first, first
@@ -263,6 +273,9 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
         if evaluating:
             evaluated = step
             if signum := _evaluate(context, state, step):
+                break
+            if context.best.stale:
+                context.progress.say(f'Ended at step {step:,}: {_no_better(job)}.')
                 break
         record.paused(time.monotonic() - paused)
     record.write()

@@ -41,6 +41,7 @@ class TrainState(flax.struct.PyTreeNode):
       key: the run's random key; folded with the step, never changed.
       skipped: int32 scalar, consecutive steps skipped because they were not finite.
       tokens_seen: float32 [2], (millions, remainder); a single float32 would stop counting at 16 M.
+      average: the average of the parameters over updates, with `config.train.ema_decay`; else None.
     """
 
     step: Leaf
@@ -51,12 +52,26 @@ class TrainState(flax.struct.PyTreeNode):
     key: Leaf
     skipped: Leaf
     tokens_seen: Leaf
+    average: Any = None
+
+    @property
+    def scored(self) -> Any:
+        """The parameters that are evaluated: the average, if there is one."""
+        return self.params if self.average is None else self.average
+
+    def starting_from(self, params: Any) -> 'TrainState':
+        """The state with other parameters, with which the average begins as well."""
+        average = None if self.average is None else jax.tree.map(jnp.copy, params)
+        return self.replace(params=params, average=average)
 
 
 def make_initial_state(
-    model: LanguageModel, optimizer: Any, num_lanes: int, seed: int
+    model: LanguageModel, optimizer: Any, num_lanes: int, seed: int, *, average: bool = False
 ) -> Callable[[], TrainState]:
-    """A function without arguments that makes the `TrainState` of step 0, for `jit` or `eval_shape`."""
+    """A function without arguments that makes the `TrainState` of step 0, for `jit` or `eval_shape`.
+
+    `average`: with one of the parameters.
+    """
 
     def make() -> TrainState:
         key = jax.random.key(seed)
@@ -72,6 +87,7 @@ def make_initial_state(
             key=jax.random.fold_in(key, 1),
             skipped=jnp.zeros((), jnp.int32),
             tokens_seen=jnp.zeros((2,), jnp.float32),
+            average=jax.tree.map(jnp.copy, params) if average else None,
         )
 
     return make
@@ -90,6 +106,7 @@ def state_shardings(mesh: Mesh, model: LanguageModel, abstract: TrainState) -> T
         key=everywhere,
         skipped=everywhere,
         tokens_seen=everywhere,
+        average=None if abstract.average is None else params,
     )
 
 
@@ -139,6 +156,24 @@ def average_in(params: Tree, statistics: dict[str, jax.Array]) -> Tree:
         return leaf
 
     return jax.tree_util.tree_map_with_path(move, params)
+
+
+def average_over_updates(
+    average: Tree, params: Tree, before: Any, after: Any, decay: float
+) -> Tree:
+    """The average of parameters after a step: `decay` times the old one, and the rest of the new ones.
+
+    The first updates count more, `decay` is at most `(1 + n) / (10 + n)` after n of them, so that the
+    initial values are soon forgotten. A step that only accumulates gradients does not count.
+
+    Args:
+      average, params: the average so far, and the new parameters.
+      before, after: the states of the optimizer, which count updates.
+    """
+    made = updates_made(after)
+    kept = jnp.minimum(decay, (1.0 + made) / (10.0 + made))
+    share = jnp.where(made > updates_made(before), 1.0 - kept, 0.0)
+    return jax.tree.map(lambda mean, new: mean + share * (new - mean), average, params)
 
 
 def all_finite(params: Any, *others: Any) -> jax.Array:
@@ -226,9 +261,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch, Cursor], tuple[TrainState, dict[str, jax.Array]]]:
     """The step `(state, batch, cursor) -> (state, metrics)`.
 
-    `schedule` is for the metrics; the optimizer has its own. The cursor is the position after the
-    batch. A step whose loss, gradient, new parameters, optimizer state or memory is not finite
-    changes none of the last three; it is counted in `skipped`.
+    `schedule` is for the metrics, None = not known; the optimizer has its own. The cursor is the
+    position after the batch. A step whose loss, gradient, new parameters, optimizer state or memory
+    is not finite changes none of the last three; it is counted in `skipped`.
     """
 
     def step(
@@ -253,6 +288,11 @@ def make_train_step(
             finite, (params, optimizer_state), (state.params, state.optimizer)
         )
         memory = restore_state(finite, memory, kept)
+        average = state.average
+        if average is not None:  # after `keep_finite`: a step that was skipped is no update
+            average = average_over_updates(
+                average, params, state.optimizer, optimizer_state, config.train.ema_decay
+            )
         new_state = state.replace(
             step=state.step + 1,
             params=params,
@@ -261,11 +301,12 @@ def make_train_step(
             cursor=cursor,
             skipped=jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32),
             tokens_seen=count(state.tokens_seen, numbers['tokens']),
+            average=average,
         )
         return new_state, numbers | {
             'grad_norm': norm,
             'skipped': new_state.skipped,
-            'learning_rate': schedule(updates_made(state.optimizer)),
+            **({'learning_rate': schedule(updates_made(state.optimizer))} if schedule else {}),
             'tokens_seen': new_state.tokens_seen,
         }
 

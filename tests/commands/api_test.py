@@ -1,17 +1,32 @@
 """The command from Python: the same runs, and what the command prints as values."""
 
+import itertools
+import json
 import sys
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import longmem_jax
+from longmem_jax.config.files import configure
+from longmem_jax.config.saved import saved_config
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting import trackers
-from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
+from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
-CHANGES = {'train.num_steps': 4, 'train.evaluate_every': 2, 'checkpoint.every': 2}
+CHANGES = {
+    'train.num_steps': 4,
+    'train.evaluate_every': 2,
+    'checkpoint.every': 2,
+    'checkpoint.best': 'bits_per_byte',
+    'train.ema_decay': 0.5,
+}
+# Far too fast after two updates, so that the second of two validations is the worse one.
+OPTIMIZER = optax.adam(lambda count: jnp.where(count < 2, 1e-3, 1.0))
 
 
 @pytest.fixture(scope='module')
@@ -20,7 +35,11 @@ def run(texts, tmp_path_factory):  # noqa: F811
     workdir, calls = tmp_path_factory.mktemp('api'), []
     config = small_config(texts, data=-1, fsdp=1, tensor=1, memory=1)
     ended = longmem_jax.train(
-        config, workdir, changes=CHANGES, hooks=[lambda *call: calls.append(call)]
+        config,
+        workdir,
+        changes=CHANGES,
+        hooks=[lambda *call: calls.append(call)],
+        optimizer=OPTIMIZER,
     )
     assert config.train.num_steps == 12, 'the configuration of the caller stays as it is'
     return workdir, ended, calls
@@ -40,7 +59,7 @@ def test_hooks_get_every_number(run):
         assert groups.count(wanted) == 1, wanted
     values = {group: values for _, group, values in calls}
     assert values['test']['bits_per_byte'] == ended.results['test'].bits_per_byte
-    assert values['checkpoint'] == {}
+    assert values['checkpoint'] == {} and 'learning_rate' not in values['train']
 
 
 def test_a_run_goes_on_and_a_hook_that_fails_loses_nothing(texts, run, tmp_path):  # noqa: F811
@@ -50,9 +69,32 @@ def test_a_run_goes_on_and_a_hook_that_fails_loses_nothing(texts, run, tmp_path)
 
     config = small_config(texts, data=-1, fsdp=1, tensor=1, memory=1)
     with pytest.raises(RuntimeError, match='of the hook'):
-        longmem_jax.train(config, tmp_path, changes=CHANGES, hooks=[fails])
-    ended = longmem_jax.train(config, tmp_path, changes=CHANGES)
+        longmem_jax.train(config, tmp_path, changes=CHANGES, hooks=[fails], optimizer=OPTIMIZER)
+    ended = longmem_jax.train(config, tmp_path, changes=CHANGES, optimizer=OPTIMIZER)
     assert ended.finished and ended.results['test'].nll == run[1].results['test'].nll
+
+
+def test_the_average_of_the_best_checkpoint_is_what_is_read(run, texts):  # noqa: F811
+    workdir, ended, calls = run
+    scores = {step: row['bits_per_byte'] for step, group, row in calls if group == 'validation'}
+    assert scores[2] < scores[4]
+    params, state = longmem_jax.load(workdir).params, {}
+    for decay, best in itertools.product((0.5, 0.0), ('bits_per_byte', '')):
+        changes = {'train.ema_decay': decay, 'checkpoint.best': best}
+        made = experiment(configure(saved_config(workdir), changes), workdir)
+        state[decay, best] = made.restore_parameters()
+    assert [step for _, step in state.values()] == [2, 4, 2, 4]
+    jax.tree.map(np.testing.assert_array_equal, params, state[0.5, 'bits_per_byte'][0])
+    tables = [str(np.asarray(each['embedding']['table'])) for each, _ in state.values()]
+    assert len({*tables}) == 4
+    saved = json.loads((workdir / 'results.json').read_text())
+    assert saved['step'] == 2 and saved['test']['loss'] == ended.results['test'].loss
+    with pytest.raises(UsageError, match='trained with an object of optax; call longmem_jax.train'):
+        longmem_jax.train(saved_config(workdir), workdir)
+    with pytest.raises(UsageError, match="'losss': did you mean 'loss'"):
+        longmem_jax.train(
+            small_config(texts), workdir / 'other', changes={'checkpoint.best': 'losss'}
+        )
 
 
 def test_modes_return_what_the_command_prints(run, capsys):

@@ -379,3 +379,50 @@ def test_muon_makes_matrices_orthogonal_and_leaves_the_others_to_adamw():
     wanted, _ = alone.update(gradients, alone.init(params), params)
     for name in ('embedding', 'norm'):
         chex.assert_trees_all_close(updates[name], wanted[name], rtol=1e-5)
+
+
+def test_optimizers_of_optax_by_name_keep_the_masks_of_weight_decay():
+    """With a mask of their own, without one, without any weight decay; options come last."""
+    for name in ('optax.lamb', 'optax.novograd', 'optax.yogi', 'optax.contrib.adopt'):
+        plain, decayed = (
+            first_update(name=name, weight_decay=decay, schedule='constant') for decay in (0.0, 0.1)
+        )
+        assert plain['block']['bias'] == decayed['block']['bias'] != 0, name
+        assert plain['head']['kernel'] != decayed['head']['kernel'], name
+    # Adamax: the sign of the gradient times the rate; the decay is that of the updated parameter.
+    assert first_update(name='optax.adamax')['head']['kernel'] == pytest.approx(-0.5, rel=1e-4)
+    decayed = first_update(name='optax.adamax', weight_decay=0.1)['head']['kernel']
+    assert decayed == pytest.approx(-0.5 - 0.5 * 0.1 * (2 - 0.5), rel=1e-4)
+    # A second field of the same name as one of the options: the option counts.
+    twice = first_update(name='optax.sgd', options=(('momentum', 0.5), ('nesterov', True)))
+    assert twice['head']['kernel'] == pytest.approx(-0.5 * 1.5)
+
+
+def test_an_optimizer_that_is_given_stays_inside_of_clipping_groups_and_bounds():
+    groups, params = (('head', 0.5, True), ('bias', 0.0, False)), make_params()
+    settings = make_config(name='given', groups=groups, clip_norm=1.0)
+    chain = optimizer.make_optimizer(settings, 10, params, optax.sgd(0.25))
+    ones = jax.tree.map(np.ones_like, params)
+    updates, state = chain.update(ones, chain.init(params), params)
+    size = 0.25 / math.sqrt(15)
+    np.testing.assert_allclose(updates['block']['kernel'], -size, rtol=1e-6)
+    np.testing.assert_allclose(updates['head']['kernel'], -size / 2, rtol=1e-6)
+    assert not updates['block']['bias'].any() and optimizer.updates_made(state) == 1
+
+
+@pytest.mark.parametrize(
+    'changes, said',
+    [
+        (dict(name='optax.lam'), "did you mean 'optax.lamb'"),
+        (dict(name='optax.lamb', options=(('b4', 1.0),)), 'takes b1, b2, eps, .*b4'),
+        (dict(name='optax.lamb', options=('b1',)), 'pairs of a name and a value'),
+        (dict(name='optax.contrib.momo'), 'takes gradients, state and parameters'),
+        (dict(name='optax.contrib.schedule_free_sgd'), 'is not one of|allowed|did you mean'),
+        (dict(name='given'), 'longmem_jax.train'),
+    ],
+)
+def test_optimizers_that_cannot_be_used_are_refused(changes, said):
+    with pytest.raises(UsageError, match=said):
+        optimizer.make_optimizer(make_config(**changes), 10, make_params())
+    with pytest.raises(UsageError, match='GradientTransformation is needed'):
+        optimizer.make_optimizer(make_config(name='given'), 10, make_params(), 'adam')

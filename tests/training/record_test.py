@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from longmem_jax.devices import hardware
 from longmem_jax.training import record
 from longmem_jax.training.job import Plan, Step
 from longmem_jax.training.record import Record
@@ -70,3 +71,17 @@ def test_evaluations_and_checkpoints_do_not_slow_the_rate(made):
     ((_, _, speed),) = [row for row in kept.rows if row[1] == 'speed']
     assert speed['tokens_per_s'] == pytest.approx(8 / 2)
     assert speed['flops_at_most_per_s'] == pytest.approx(12 / 2), 'a bound is called one'
+
+
+def test_the_share_of_the_peak_is_shown_where_the_peak_is_known(made, monkeypatch):
+    added, kept, clock = made
+    for peak, words in ((24.0, ', 4 tokens/s, at most 25% of peak'), (0.0, ', 4 tokens/s')):
+        monkeypatch.setattr(record, 'peak_flops', lambda device, peak=peak: peak)
+        for _ in range(6):
+            clock.now += 2.0
+            step = len(kept.shown) + 2
+            added.add(step, {'loss': 1.0, 'tokens_seen': 8.0 * step})
+        assert kept.shown[-1][1].endswith(words)
+    unlike = [SimpleNamespace(device_kind=kind) for kind in ('cpu', 'NVIDIA H200', 'TPU v4 lite')]
+    assert [hardware.peak_flops(device) for device in unlike] == [0.0] * 3
+    assert hardware.peak_flops(SimpleNamespace(device_kind='TPU v4')) == 275e12

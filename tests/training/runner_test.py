@@ -16,7 +16,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.reporting.events import Events
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
-from longmem_jax.training import runner
+from longmem_jax.training import identity, runner
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.job import Plan, Step
 from longmem_jax.training.record import by_head
@@ -27,9 +27,9 @@ class Walk:
     """A random walk: the state is a pytree of its own, the batches are numbers drawn by position."""
 
     def __init__(
-        self, *, num_steps=10, length=100, bad=(), kill_at=None, warnings=None, plan=(1, 4)
+        self, *, num_steps=10, length=100, bad=(), kill_at=None, warnings=None, plan=(1, 4), **best
     ):
-        self.plan = Plan(num_steps, *plan, 2, 'take smaller steps', warnings or {})
+        self.plan = Plan(num_steps, *plan, 2, 'take smaller steps', warnings or {}, **best)
         self._length, self._bad, self._kill_at = length, bad, kill_at
         self.calls, self.writer, self.at = [], None, {}
 
@@ -395,3 +395,39 @@ def test_a_folder_that_vanishes_ends_a_run(tmp_path, monkeypatch):
     assert not run.exists()
     (tmp_path / 'elsewhere').rename(run)
     assert walk(run)[1].finished, 'as the message says'
+
+
+HIGHEST, LOWEST = 2, 1  # steps of the walk at which it is furthest up and down
+
+
+@pytest.mark.parametrize('higher, best', [(True, HIGHEST), (False, LOWEST)])
+def test_the_best_checkpoint_stays(tmp_path, higher, best):
+    walk(tmp_path, every=1, plan=(1, 1), best='at', higher=higher)
+    at = {line['step']: line['at'] for line in lines(tmp_path, 'validation')}
+    assert best == (max if higher else min)(at, key=at.get)
+    assert folders(tmp_path / 'checkpoints') == sorted({best, 9, 10})
+    assert identity.about(tmp_path / 'checkpoints')['best'] == best
+
+
+@pytest.mark.parametrize('stop', [None, 'batch', 'evaluation'])
+def test_a_run_ends_when_nothing_gets_better(tmp_path, capsys, stop):
+    """Also where it was stopped in between, at a batch or in the evaluation that is the last."""
+    given = dict(every=1, plan=(1, 1), best='at', higher=True, patience=2)
+    end = HIGHEST + 2
+    if stop:
+        at = {('evaluate', end): send('SIGTERM')} if stop == 'evaluation' else {}
+        kill_at = end - 2 if stop == 'batch' else None
+        assert not walk(tmp_path, at=at, kill_at=kill_at, **given)[1].finished
+    for said in (f'Ended at step {end}', 'Finished already'):
+        task, ended = walk(tmp_path, **given)
+        out = capsys.readouterr().out
+        assert ended.finished and ended.step == end and task.calls[-1] == ('finish', end)
+        assert [line['step'] for line in lines(tmp_path, 'validation')] == [*range(1, end + 1)]
+        if stop != 'evaluation':
+            assert f'{said}' in out and 'no better at in 2 evaluations' in out
+    assert walk(tmp_path, **given | dict(patience=0))[1].step == 10, 'it can go on'
+
+
+def test_a_number_that_validation_lacks_is_no_best(tmp_path):
+    with pytest.raises(UsageError, match="best = 'accuracy': validation has no .* it has at"):
+        walk(tmp_path, best='accuracy')

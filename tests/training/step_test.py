@@ -5,15 +5,18 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import sorting
 from longmem_jax.config import checks
+from longmem_jax.config.base import base
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import Experiment, has_branches, lower_step
 from longmem_jax.training import step as train_step
-from longmem_jax.training.identity import settings_of
+from longmem_jax.training.identity import model_of, settings_of
+from longmem_jax.training.optimizer import make_optimizer
 from tests import toys
 
 
@@ -243,3 +246,76 @@ def test_a_step_that_destroys_parameters_is_not_taken():
     assert int(after.skipped) == int(metrics['skipped']) == 1 and int(after.step) == 1
     for part in ('params', 'optimizer', 'memory'):
         jax.tree.map(np.testing.assert_array_equal, getattr(state, part), getattr(after, part))
+
+
+def test_the_average_of_parameters_follows_updates_alone():
+    """The first updates count more; steps that only accumulate, or were skipped, do not count."""
+    settings = base().optimizer
+    settings.update(accumulate_steps=2, groups=(('frozen', 0.0, False),))
+    params = {'free': jnp.ones((3, 2)), 'frozen': jnp.full((2,), 0.1)}
+    chain = make_optimizer(settings, 100, params)
+    state, average, wanted = chain.init(params), params, params
+    for step in range(1, 7):
+        gradients = jax.tree.map(lambda leaf, g=step: jnp.full_like(leaf, g), params)
+        updates, new_state = chain.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+        if step % 2 == 0:
+            share = 1 - min(0.5, (1 + step / 2) / (10 + step / 2))
+            wanted = jax.tree.map(lambda a, p, s=share: a + s * (p - a), wanted, params)
+        average = train_step.average_over_updates(average, params, state, new_state, 0.5)
+        state = new_state
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), average, wanted)
+        # As after a step that was not finite: the optimizer is where it was.
+        same = train_step.average_over_updates(average, params, state, state, 0.5)
+        jax.tree.map(np.testing.assert_array_equal, same, average)
+    assert np.abs(average['free'] - params['free']).max() > 1e-5
+    np.testing.assert_array_equal(average['frozen'], params['frozen'])
+
+
+def compiled_gradient(config, length):
+    """A compiled gradient of a batch of one lane and one segment, and its arguments."""
+    config.train.update(segment_length=length, segments_per_step=1, num_lanes=1)
+    made = Experiment(config, None, one_device())
+    state = jax.jit(made.make_state)()
+    tokens = np.random.default_rng(0).integers(0, 8, (1, 1, length)).astype(np.int32)
+    full = np.ones((1, 1, length), bool)
+    read = lanes.Batch(
+        tokens=tokens, targets=tokens, valid=full, scored=full.astype(np.uint8),
+        start=np.ones((1, 1), bool), num_bytes=np.ones((1, 1), np.float32),
+    )  # fmt: skip
+
+    def loss(params):
+        key = jax.random.key(1)
+        return train_step.read_batch(made.model, params, state.memory, read, key, config.train)[0]
+
+    return jax.jit(jax.grad(loss)).lower(state.params).compile(), state.params
+
+
+@pytest.mark.parametrize(
+    'policy, memory',
+    [
+        ('nothing_saveable', 'transformer_xl'),  # whose layers share parameters
+        pytest.param('nothing_saveable', 'memformer', marks=pytest.mark.slow),  # is read in between
+        pytest.param('dots_saveable', 'transformer_xl', marks=pytest.mark.slow),
+        pytest.param('dots_with_no_batch_dims_saveable', 'transformer_xl', marks=pytest.mark.slow),
+    ],
+)
+def test_blocks_that_keep_less_take_less_memory_and_have_the_same_gradient(policy, memory):
+    found = []
+    for remat in ('', policy):
+        config = sorting.get_config(f'tiny,memory={memory}')
+        config.model.remat, config.model.dropout = remat, 0.1
+        compiled, params = compiled_gradient(config, 64)
+        size = compiled.memory_analysis().temp_size_in_bytes
+        found.append((size, compiled(params)))
+    (whole, wanted), (less, gradient) = found
+    assert less < 0.8 * whole, (less, whole)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradient, wanted)
+
+
+def test_a_policy_is_one_of_those_that_make_sense():
+    config = small('transformer_xl')
+    config.model.remat = 'dots_savable'
+    (problem,) = checks.find_problems(config, 1)
+    assert 'config.model.remat' in problem and "did you mean 'dots_saveable'" in problem
+    assert 'remat' not in model_of(config), 'a run may be resumed with another policy'
