@@ -146,7 +146,7 @@ class Run:
       settings: of the blocks.
       drop: dropout of embeddings, for extra tokens as for tokens.
       remat: name of a policy of `jax.checkpoint_policies`: what a block keeps for the backward pass,
-        which computes the rest again. '' = everything.
+        which computes the rest again. '' = everything. Not with a memory that is read in between.
     """
 
     first: int
@@ -190,8 +190,17 @@ class Run:
             with jax.named_scope(f'block_{self.first + i}'):
                 x, opened = self._before(i, x, opened, 0)
                 given = with_carried(state, carried)
-                read = self._reader(i, train)
-                x, state, aux = read(block, around, x, given, longer, source, opened)
+                between = None if self.remat else self._between(i, opened, train)
+
+                def read(
+                    block: Any, x: Any, state: Any, source: Any, between: Any = between
+                ) -> Any:
+                    return block(x, state, longer, train=train, source=source, between=between)
+
+                if self.remat:
+                    policy = getattr(jax.checkpoint_policies, self.remat)
+                    read = nn.remat(read, policy=policy)
+                x, state, aux = read(block, x, given, source)
                 state, carried = without_carried(state, carried)
                 if around is not None and packing is not None:
                     written = packing.unpack(x)[:, -self.settings.trailing :]
@@ -209,20 +218,6 @@ class Run:
         auxes.append(around.report(opened))
         closed = self._closed(around, new, states, opened, segment.num_valid)
         return x, closed, auxes, carried
-
-    def _reader(self, number: int, train: bool) -> Callable[..., Any]:
-        """How a block reads a segment, with all modules as arguments, which `nn.remat` needs."""
-
-        def read(
-            block: Any, around: Any, x: Any, state: Any, segment: Any, source: Any, opened: Any
-        ) -> Any:
-            between = None
-            if around is not None:
-                between = lambda x: around.between(number, x, opened, train=train)  # noqa: E731
-            return block(x, state, segment, train=train, source=source, between=between)
-
-        policy = self.remat and getattr(jax.checkpoint_policies, self.remat)
-        return nn.remat(read, policy=policy) if policy else read
 
     def open_segment(self, states: Sequence[Any], batch_size: int) -> tuple[Any, ...]:
         """Caches of a segment, with the leading extra tokens in them."""

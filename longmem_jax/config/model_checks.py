@@ -58,6 +58,12 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
         problems += _stack(model, place, {**registry, '': None}) if len(model[place]) else []
     if not all(isinstance(name, str) for name in used(model)):
         return problems
+    inside = [name for name in set(model.around) & {*AROUND} if AROUND[name].layer.between]
+    if model.remat and inside:
+        problems.append(
+            f"config.model.remat = {model.remat!r}: {inside[0]!r} is read inside of blocks; use '', and "
+            'config.train.remat = True'
+        )
     problems += _kind(model, segment_length)
     for name in sorted({*used(model)} & set(LAYERS)):
         problems += _fields(model, name, segment_length)

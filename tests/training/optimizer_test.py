@@ -383,7 +383,7 @@ def test_muon_makes_matrices_orthogonal_and_leaves_the_others_to_adamw():
 
 def test_optimizers_of_optax_by_name_keep_the_masks_of_weight_decay():
     """With a mask of their own, without one, without any weight decay; options come last."""
-    for name in ('optax.lamb', 'optax.novograd', 'optax.yogi', 'optax.contrib.adopt'):
+    for name in ('optax.lamb', 'optax.novograd'):
         plain, decayed = (
             first_update(name=name, weight_decay=decay, schedule='constant') for decay in (0.0, 0.1)
         )

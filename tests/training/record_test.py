@@ -77,10 +77,11 @@ def test_the_share_of_the_peak_is_shown_where_the_peak_is_known(made, monkeypatc
     added, kept, clock = made
     for peak, words in ((24.0, ', 4 tokens/s, at most 25% of peak'), (0.0, ', 4 tokens/s')):
         monkeypatch.setattr(record, 'peak_flops', lambda device, peak=peak: peak)
-        for _ in range(6):
+        for step in range(len(kept.shown) + 1, len(kept.shown) + 7):
             clock.now += 2.0
-            step = len(kept.shown) + 2
             added.add(step, {'loss': 1.0, 'tokens_seen': 8.0 * step})
+        clock.now += 2.0
+        added.write()
         assert kept.shown[-1][1].endswith(words)
     unlike = [SimpleNamespace(device_kind=kind) for kind in ('cpu', 'NVIDIA H200', 'TPU v4 lite')]
     assert [hardware.peak_flops(device) for device in unlike] == [0.0] * 3
