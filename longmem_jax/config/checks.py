@@ -39,7 +39,10 @@ LARGEST = {
 }
 WITH_MOMENTUM = ('sgd', 'nesterov')
 # Fields of the core's training, and what they must be where a subject's section brings its own.
-OF_OWN = {'train': {'ema_decay': 0.0, 'patience': 0}, 'checkpoint': {'best': ''}}
+OF_OWN: dict[str, dict[str, Any]] = {
+    'train': {'ema_decay': 0.0, 'patience': 0},
+    'checkpoint': {'best': ''},
+}
 
 
 def find_problems(config: Any, num_devices: int) -> list[str]:

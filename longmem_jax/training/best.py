@@ -27,8 +27,7 @@ class Best:
             self._values = {at: self._rank(value) for at, value in found.items() if at <= step}
             self._choose()
 
-    @property
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether the last `Plan.patience` evaluations were no better than one before them."""
         return 0 < self._plan.patience <= self._since
 
@@ -64,5 +63,5 @@ class Best:
         best = min(there, key=lambda step: (self._values[step], step), default=None)
         since = 0 if best is None else sum(step > best for step in self._values)
         # The metrics are those of process 0.
-        best, self._since = processes.from_first([best, since])
-        self._saver.keep_best(best)
+        chosen, self._since = processes.from_first((best, since))
+        self._saver.keep_best(chosen)

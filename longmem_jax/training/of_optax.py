@@ -32,7 +32,7 @@ def names() -> dict[str, Callable[..., optax.GradientTransformation]]:
     All take the learning rate first. Schedule-free ones are left out: they are to be scored with other
     parameters than those that are trained.
     """
-    found = {}
+    found: dict[str, Callable[..., Any]] = {}
     for where, module in (('optax', optax), ('optax.contrib', optax.contrib)):
         for name, function in vars(module).items():
             if inspect.isfunction(function) and not name.startswith(

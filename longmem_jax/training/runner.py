@@ -133,7 +133,7 @@ def _run(context: _Context, state: State, step: int) -> Ended:
             'Note: config.checkpoint.every = 0: saved at the end and when a signal stops the run; '
             'everything is lost if it is killed.'
         )
-    finished = step >= num_steps or context.best.stale
+    finished = step >= num_steps or context.best.is_stale()
     if said := context.writer.resume(
         step, again=finished, every=job.plan.log_every, keep=saver.went_back
     ):
@@ -246,7 +246,7 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     context.writer.scalars(first, 'compile', told)
     if signum := stopping.asked(now=True) or _evaluate_missed(context, state, first):
         return state, first, signum
-    if context.best.stale:
+    if context.best.is_stale():
         return state, first, 0
     record = Record(job, context.writer, context.progress, compiled, saver.steps)
     profile = _Profile(context.profile, first, context.progress.say)
@@ -274,7 +274,7 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
             evaluated = step
             if signum := _evaluate(context, state, step):
                 break
-            if context.best.stale:
+            if context.best.is_stale():
                 context.progress.say(f'Ended at step {step:,}: {_no_better(job)}.')
                 break
         record.paused(time.monotonic() - paused)
