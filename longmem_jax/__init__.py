@@ -32,7 +32,8 @@ def __getattr__(name: str) -> Any:
     if name == '__all__':
         return _names()
     if name in MODULES:  # what trains is imported only where it is used
-        return getattr(importlib.import_module(f'longmem_jax.{MODULES[name]}'), name)
+        with importlib.import_module('longmem_jax.errors').require_extra('train'):
+            return getattr(importlib.import_module(f'longmem_jax.{MODULES[name]}'), name)
     # `from longmem_jax import MODULE` asks here too, before it imports the module.
     if name == 'make_layer' or name[:1].isupper():
         module = importlib.import_module('longmem_jax.standalone')

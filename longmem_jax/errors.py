@@ -48,6 +48,19 @@ class UsageError(ValueError):
         super().__init__(visible(str(message), MESSAGE))
 
 
+@contextlib.contextmanager
+def require_extra(name: str) -> Iterator[None]:
+    """Imports what needs packages of an extra; raises `UsageError` with the extra if one is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or '').startswith('longmem_jax'):
+            raise
+        raise UsageError(
+            f"The package {error.name} is missing: pip install 'longmem_jax[{name}]'."
+        ) from error
+
+
 def nearest(given: Any, allowed: Iterable[Any]) -> str:
     """`did you mean 'x'? ` with the valid name nearest to `given`; empty if none is near."""
     near = difflib.get_close_matches(str(given), [str(name) for name in allowed], n=1)

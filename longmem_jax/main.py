@@ -5,6 +5,7 @@ What a process needs is set here, before libraries are imported that start threa
 """
 
 import gc
+import sys
 
 from longmem_jax import stopping
 from longmem_jax.devices import allocator
@@ -15,8 +16,14 @@ def main() -> None:
     gc.disable()  # until a mode runs: imports leave no garbage, and looking for it takes a sixth of them
     allocator.keep_pages()
     stopping.listen(command=True, importing=True)
-    from longmem_jax.commands import switchboard
+    from longmem_jax.errors import UsageError, require_extra
 
+    try:
+        with require_extra('train'):
+            from longmem_jax.commands import switchboard
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     switchboard.main()
 
 

@@ -39,6 +39,13 @@ import longmem_jax
 after = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names
 assert after - before == {'longmem_jax'}, after - before
 longmem_jax.InfiniAttention(d_model=8, num_heads=2, segment_length=4)
+try:
+    longmem_jax.train
+except ValueError as error:
+    assert "ml_collections is missing: pip install 'longmem_jax[train]'" in str(error), error
+    sys.argv[1:] = ['--help']
+    from longmem_jax.main import main
+    main()
 """
 BUILD = 'from setuptools import build_meta; print(build_meta.build_wheel("."))'
 
@@ -116,6 +123,16 @@ def needed(requirements):
     return found
 
 
+def required(installed, extra=''):
+    """Requirements of the wheel, without extras or with one."""
+    metadata = importlib.metadata.Distribution.at(next(installed.glob('*.dist-info')))
+    lines = map(Requirement, metadata.requires)
+    return [
+        line.name for line in lines
+        if line.marker is None or line.marker.evaluate({'extra': extra})
+    ]  # fmt: skip
+
+
 @functools.cache
 def packages():
     """Names that are imported to those of the distributions that have them."""
@@ -125,9 +142,8 @@ def packages():
 
 @pytest.fixture(scope='module')
 def core(installed):
-    """Distributions that are installed with the wheel without extras."""
-    metadata = importlib.metadata.Distribution.at(next(installed.glob('*.dist-info')))
-    return needed(line for line in metadata.requires if 'extra ==' not in line)
+    """Distributions that are installed with the wheel and [train]."""
+    return needed(required(installed, 'train'))
 
 
 def others(allowed):
@@ -168,14 +184,18 @@ def test_the_core_is_enough_for_the_quickstart(installed, core, tmp_path):
     arguments += ['--config.train.num_steps=2', '--config.evaluate.max_test_segments=2']
     ended = run(installed, tmp_path, hidden, '-m', 'longmem_jax.main', *arguments)
     assert ended.returncode == 0, (
-        'add what is missing to install_requires of setup.cfg, or import it where it is used:\n'
+        'add what is missing to [train] of setup.cfg, or import it where it is used:\n'
         + ended.stderr
     )
     assert (tmp_path / 'empty' / 'run' / 'learning_curve.png').stat().st_size
     assert 'gain by memory' in ended.stdout
 
 
-def test_a_layer_needs_jax_flax_and_numpy_only(installed, tmp_path):
-    """And `import longmem_jax` nothing at all."""
-    ended = run(installed, tmp_path, others(needed(['jax', 'flax', 'numpy'])), '-c', LAYER)
-    assert ended.returncode == 0, f'import what is missing where it is used:\n{ended.stderr}'
+def test_a_layer_needs_no_extra(installed, tmp_path):
+    """And `import longmem_jax` nothing at all. What trains names the extra that it needs."""
+    assert {*required(installed)} == {'jax', 'flax', 'numpy'}
+    hidden = others(needed(required(installed)))
+    assert {'grain', 'matplotlib', 'ml_collections', 'tokenizers'} <= hidden
+    ended = run(installed, tmp_path, hidden, '-c', LAYER)
+    assert ended.returncode == 2, f'import what is missing where it is used:\n{ended.stderr}'
+    assert ended.stderr.startswith('The package ') and 'longmem_jax[train]' in ended.stderr

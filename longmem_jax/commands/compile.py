@@ -72,7 +72,7 @@ def find_topology(name: str) -> Any:
         import libtpu  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            "--mode=compile needs libtpu: in the checkout, pip install -e '.[tpu-aot]'."
+            "--mode=compile needs libtpu: pip install 'longmem_jax[tpu-aot]'."
         ) from error
     try:
         return topologies.get_topology_desc(name, platform='tpu')

@@ -77,7 +77,7 @@ def tfds_table(name: str, split: str) -> Any:
         except ImportError as error:
             raise UsageError(
                 f'config.data.name = {name!r}: not prepared in {builder.data_dir}; preparing needs '
-                "TensorFlow and the network once: pip install -e '.[tfds]'."
+                "TensorFlow and the network once: pip install 'longmem_jax[tfds]'."
             ) from error
         try:
             builder.download_and_prepare(file_format='array_record')
@@ -123,7 +123,8 @@ def huggingface_source(name: str, split: str) -> _Examples:
         datasets = importlib.import_module('datasets')
     except ImportError as error:
         raise UsageError(
-            "config.data.source = 'huggingface' needs the package datasets: pip install -e '.[hf]'."
+            "config.data.source = 'huggingface' needs the package datasets: "
+            "pip install 'longmem_jax[hf]'."
         ) from error
     name, _, field = name.partition(':')
     if not name:

@@ -33,8 +33,8 @@ WAYS = (
     '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .jsonl, .parquet, .gz or .xz '
     'files (the layout of PG-19 itself), or with train.txt validation.txt test.txt, or with three or '
     'more texts of any name, or one FILE;\n'
-    "  --config.data.source=tfds --config.data.name=pg19 (first: pip install -e '.[tfds]');\n"
-    "  --config.data.source=huggingface --config.data.name=NAME (pip install -e '.[hf]')."
+    "  --config.data.source=tfds --config.data.name=pg19 (first: pip install 'longmem_jax[tfds]');\n"
+    "  --config.data.source=huggingface --config.data.name=NAME (pip install 'longmem_jax[hf]')."
 )
 
 

@@ -102,7 +102,7 @@ def _bleu() -> Any:
         from sacrebleu.metrics import BLEU
     except ImportError as error:
         raise UsageError(
-            f"BLEU of translations needs sacrebleu ({error}): pip install -e '.[translate]'."
+            f"BLEU of translations needs sacrebleu ({error}): pip install 'longmem_jax[translate]'."
         ) from error
     return BLEU()
 

@@ -41,7 +41,7 @@ class Faiss:
             import faiss
         except ImportError as error:
             raise UsageError(
-                "config.retrieval.index = 'faiss' needs FAISS: pip install -e '.[faiss]'."
+                "config.retrieval.index = 'faiss' needs FAISS: pip install 'longmem_jax[faiss]'."
             ) from error
         self._faiss: Any = faiss
         self._store, self._settings = store, settings

@@ -40,7 +40,9 @@ def test_translations_need_sacrebleu_before_they_are_trained(monkeypatch):
     config.model.kind = 'seq2seq'
     by_source.require(config)
     monkeypatch.setitem(sys.modules, 'sacrebleu.metrics', None)
-    with pytest.raises(UsageError, match=r"sacrebleu .*: pip install -e '\.\[translate\]'\.$"):
+    with pytest.raises(
+        UsageError, match=r"sacrebleu .*: pip install 'longmem_jax\[translate\]'\.$"
+    ):
         by_source.require(config)
     config.model.kind = 'language_model'
     by_source.require(config)

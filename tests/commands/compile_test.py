@@ -28,7 +28,7 @@ def test_another_process_may_use_the_tpu(monkeypatch):
 
 def test_without_libtpu_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'libtpu', None)
-    with pytest.raises(UsageError, match=r"pip install -e '\.\[tpu-aot\]'\.$"):
+    with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[tpu-aot\]'\.$"):
         compile.find_topology('v5e:2x2')
 
 

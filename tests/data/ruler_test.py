@@ -340,7 +340,7 @@ def test_without_word_lists_the_extra_is_named(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     words.listed.cache_clear()
-    with pytest.raises(UsageError, match=r"pip install -e '.\[ruler\]', or choose vt"):
+    with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[ruler\]', or choose vt"):
         words.listed()
 
 

@@ -80,7 +80,7 @@ def package(name: str) -> ModuleType:
     except ImportError as error:
         extra = EXTRAS[name.split('.')[0]]
         raise UsageError(
-            f"this environment needs a package: pip install -e '.[{extra}]' ({error})."
+            f"this environment needs a package: pip install 'longmem_jax[{extra}]' ({error})."
         ) from error
 
 
@@ -95,7 +95,8 @@ def gymnax_1() -> ModuleType:
     if not hasattr(base, 'is_truncated'):
         raise UsageError(
             'this environment needs gymnax 1.0, but the package gymnax is that of stable-gymnax, which '
-            "popgym-arcade brings: pip install -e '.[rl]' into an environment without popgym-arcade."
+            "popgym-arcade brings: pip install 'longmem_jax[rl]' into an environment without "
+            'popgym-arcade.'
         )
     return module
 

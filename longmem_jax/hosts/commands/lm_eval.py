@@ -1,4 +1,4 @@
-"""Any task of lm-eval on a run: `pip install -e '.[eval]'`.
+"""Any task of lm-eval on a run: `pip install 'longmem_jax[eval]'`.
 
 python -m longmem_jax.hosts.commands.lm_eval --workdir=DIR --tasks=blimp,lambada_openai
 python -m longmem_jax.hosts.commands.lm_eval --workdir=DIR --include_path=FOLDER --local --tasks=my_task

@@ -37,7 +37,7 @@ try:
     from lm_eval.utils import make_table as make_table
 except ImportError as error:
     raise UsageError(
-        f"the package lm-eval is needed: pip install -e '.[eval]' ({error})."
+        f"the package lm-eval is needed: pip install 'longmem_jax[eval]' ({error})."
     ) from error
 
 Pair = tuple[np.ndarray, np.ndarray]

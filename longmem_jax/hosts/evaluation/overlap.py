@@ -20,8 +20,8 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(
-            f'scores of responses need rouge-score and nltk ({error}): pip install -e '
-            "'.[dialogue]'; --config.data.task.respond=False leaves them out."
+            f'scores of responses need rouge-score and nltk ({error}): pip install '
+            "'longmem_jax[dialogue]'; --config.data.task.respond=False leaves them out."
         ) from error
 
 

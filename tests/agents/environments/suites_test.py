@@ -121,7 +121,7 @@ def test_shrunk():
 def test_a_missing_package_names_its_extra(name, extra, monkeypatch):
     for module in suites.EXTRAS:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UsageError, match=rf"pip install -e '.\[{extra}\]'"):
+    with pytest.raises(UsageError, match=rf"pip install 'longmem_jax\[{extra}\]'"):
         registry.build(name)
 
 

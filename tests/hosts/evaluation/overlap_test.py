@@ -40,7 +40,7 @@ def test_meteor_says_what_it_matches(monkeypatch):
 def test_missing_libraries_are_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, 'rouge_score.rouge_scorer', None)
     with pytest.raises(
-        UsageError, match=r"pip install -e '.\[dialogue\]'; --config.data.task.resp"
+        UsageError, match=r"pip install 'longmem_jax\[dialogue\]'; --config.data.task.resp"
     ):
         overlap(['a'], ['b'])
 

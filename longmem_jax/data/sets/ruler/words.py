@@ -26,8 +26,8 @@ def listed() -> dict[str, tuple[str, ...]]:
         return {kind: _lines(folders[0] / f'{kind}list.txt') for kind in KINDS}
     except (OSError, IndexError) as error:
         raise UsageError(
-            "this task of RULER needs the word lists of wonderwords: pip install -e '.[ruler]', or "
-            'choose vt or fwe, which need no words.'
+            "this task of RULER needs the word lists of wonderwords: pip install 'longmem_jax[ruler]', "
+            'or choose vt or fwe, which need no words.'
         ) from error
 
 
