@@ -83,6 +83,14 @@ def test_everything_is_in_the_wheel(installed):
     assert len(foreign) == 1 and foreign.pop().endswith('.dist-info'), 'only one package is ours'
 
 
+def test_the_version_is_that_of_setup_cfg():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / 'setup.cfg')
+    version = settings['metadata']['version']
+    assert f'\nversion: {version}\n' in (ROOT / 'CITATION.cff').read_text()
+    assert f'\n## {version}' in (ROOT / 'CHANGELOG.md').read_text()
+
+
 def test_console_script(installed, tmp_path):
     """It shows the flags of the command, though they are those of another module than the script."""
     entries = configparser.ConfigParser()

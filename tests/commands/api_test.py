@@ -93,7 +93,7 @@ def test_the_average_of_the_best_checkpoint_is_what_is_read(run, texts):  # noqa
         longmem_jax.train(saved_config(workdir), workdir)
     with pytest.raises(UsageError, match="'losss': did you mean 'loss'"):
         longmem_jax.train(
-            small_config(texts), workdir / 'other', changes={'checkpoint.best': 'losss'}
+            small_config(texts, data=-1), workdir / 'other', changes={'checkpoint.best': 'losss'}
         )
 
 
