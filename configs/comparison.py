@@ -2,9 +2,9 @@
 
 python -m longmem_jax.main --config=configs/comparison.py:memory=infini --config.data.path=FOLDER \
     --workdir=DIR
-`:memory=` is any memory of the library; 12 layers of 512, segments of 512.
-`:tiny` has 4 layers of 128, for two cores. This is not an experiment of a paper; `results.json` has
-parameters and bytes of state, so that results can be compared with their cost.
+`:memory=` is any memory of the library; 12 layers of 512, segments of 512. `:large` has 12 of 896, 116
+million parameters; `:tiny` has 4 of 128, for two cores. This is not an experiment of a paper;
+`results.json` has parameters and bytes of state, so that results can be compared with their cost.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -32,6 +32,10 @@ def get_config(arg=''):
     config.evaluate.max_segments = 200
     scale = dict(memories=65_536, slots=256)
 
+    def large(config):
+        """12 layers of 896."""
+        size(config, layers=12, width=896, heads=14, feed_forward=3584)
+
     def tiny(config):
         """4 layers of 128, segments of 64, two or three minutes on two cores."""
         size(config, layers=4, width=128, heads=4, feed_forward=512)
@@ -45,4 +49,4 @@ def get_config(arg=''):
         config.generate.sample_length = 0
         scale.update(memories=4096, slots=32)
 
-    return variant(config, arg, memory='transformer_xl', scale=scale, tiny=tiny)
+    return variant(config, arg, memory='transformer_xl', scale=scale, large=large, tiny=tiny)

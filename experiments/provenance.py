@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import os
 import re
 import shlex
 import subprocess
@@ -28,8 +29,10 @@ def git(*arguments: str, folder: Path | str = ROOT) -> str | None:
 
 
 # As the program begins: a run can take hours, and the files of the checkout can change meanwhile.
-COMMIT = git('rev-parse', '--short=12', 'HEAD')
-DIRTY = bool(git('status', '--porcelain', '--untracked-files=no')) if COMMIT else None
+CHECKOUT = git('rev-parse', '--short=12', 'HEAD')
+DIRTY = bool(git('status', '--porcelain', '--untracked-files=no')) if CHECKOUT else None
+# A copy of the files without git can be told what it is a copy of.
+COMMIT = CHECKOUT or os.environ.get('LONGMEM_JAX_COMMIT')
 
 
 def of_run(seeds: Iterable[int], device: str = '') -> dict[str, Any]:
@@ -41,7 +44,7 @@ def of_run(seeds: Iterable[int], device: str = '') -> dict[str, Any]:
         must leave the devices to others.
 
     Returns:
-      `commit` is None outside of a checkout; `dirty` says that files of the commit were changed.
+      `commit` is None outside of a checkout whose commit nobody told; `dirty` says that files of the commit were changed.
     """
     return {
         'commit': COMMIT,

@@ -1,0 +1,139 @@
+"""Everything that is to be measured on one GPU, in short jobs that can be stopped and go on.
+
+python -m experiments.gpu --output=DIR [--minutes=30] [--data=FOLDER] [--only=steps,language/38M] [--list] [--tiny]
+
+Runs the cells that are missing in DIR, of the most valuable job first, each in a process of its own and
+none longer than eight minutes. One that is stopped goes on with the next call, or later in this one. A
+cell begins only if its minutes are left. What failed is tried again by the next call, after all others.
+DIR/gpu.md has the tables. `--list` only shows the cells; `--minutes=0` only writes the tables;
+`--publish` puts them into the page. `--tiny` runs every job with small models, on any device, in DIR/tiny.
+No network is needed; README.md says what the data folder has.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.gpu import process, table
+from experiments.gpu.job import ABSENT, DONE, FAILED, STOPPED, Cell, Place
+from experiments.gpu.jobs import JOBS
+from longmem_jax import files
+
+LONGEST = 8.0  # minutes of a process
+SOME_MORE = 2  # processes that a cell may take beyond those of its minutes, before others go first
+
+
+def chosen(only: Sequence[str], tiny: bool) -> list[Cell]:
+    """The cells of jobs, or whose names begin so; the most valuable first."""
+    cells = [cell for job in JOBS.values() for cell in job.all(tiny)]
+    if not only:
+        return cells
+    return [c for c in cells if any(f'{c.label}/'.startswith(f'{name}/') for name in only)]
+
+
+def minutes(cell: Cell) -> float:
+    """Of its next process."""
+    return min(cell.job.minutes, LONGEST)
+
+
+def late(cell: Cell, place: Place) -> bool:
+    """Whether all others go first: it failed, lacks something, or was stopped too often."""
+    note = cell.note(place)
+    most = cell.job.minutes // LONGEST + SOME_MORE
+    return note['state'] in (FAILED, ABSENT) or note.get('attempts', 0) > most
+
+
+def following(
+    cells: Sequence[Cell], place: Place, left: float, tried: dict[str, str]
+) -> Cell | None:
+    """The next cell to run in the `left` minutes; None = there is none.
+
+    `tried`: label of every cell of this call to how it ended.
+    """
+    absent = {cell.group for cell in cells if tried.get(cell.label) == ABSENT}
+
+    def possible(cell: Cell) -> bool:
+        ended = tried.get(cell.label)
+        again = ended is None or (ended == STOPPED and not late(cell, place))
+        fits = cell.job.minutes == 0 or minutes(cell) <= left
+        return again and fits and cell.group not in absent and cell.note(place)['state'] != DONE
+
+    waiting = [cell for cell in cells if possible(cell)]
+    return min(waiting, key=lambda cell: late(cell, place), default=None)
+
+
+def run(cells: Sequence[Cell], place: Place, given: float) -> None:
+    """Runs what is missing in the given minutes."""
+    end, tried = time.monotonic() + 60 * given, {}
+    while cell := following(cells, place, (end - time.monotonic()) / 60, tried):
+        began = time.monotonic()
+        seconds = min(60 * LONGEST, end - began)
+        tried[cell.label] = process.run(cell, place, seconds)
+        said = cell.note(place).get('said', '')
+        words = f'{tried[cell.label]}{": " * bool(said)}{said}'
+        print(f'{cell.label}, {time.monotonic() - began:.0f} s: {words}', flush=True)
+
+
+def require_gpu() -> None:
+    """Ends the program where JAX finds no GPU; asks another process, which leaves it free."""
+    ask = [sys.executable, '-c', 'import jax; print(jax.default_backend())']
+    found = subprocess.run(ask, capture_output=True, text=True).stdout.strip() or 'nothing'
+    if found != 'gpu':
+        raise SystemExit(
+            f'No GPU here: JAX finds {found}. Run this where there is one; --tiny runs every job with '
+            'small models on any device, --list shows the cells, --minutes=0 the tables.'
+        )
+
+
+def parse(given: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        'experiments.gpu',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--output', type=Path, required=True)
+    parser.add_argument('--data', type=Path, default=Path('gpu_data'))
+    parser.add_argument('--minutes', type=float, default=30.0)
+    parser.add_argument('--only', type=lambda text: text.split(','), default=[])
+    parser.add_argument('--list', action='store_true')
+    parser.add_argument('--publish', action='store_true')
+    parser.add_argument('--tiny', action='store_true')
+    options = parser.parse_args(given)
+    for name in options.only:
+        if not chosen([name], options.tiny):
+            parser.error(
+                f'--only={name}: no cell begins so; jobs are {", ".join(JOBS)}, --list has their cells'
+            )
+    if options.publish and options.tiny:
+        parser.error('--publish: not with --tiny, whose numbers mean nothing')
+    return options
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Runs the command."""
+    options = parse(given)
+    folder = options.output / 'tiny' if options.tiny else options.output
+    place = Place(folder, options.data, options.tiny)
+    cells = chosen(options.only, options.tiny)
+    if options.list:
+        for cell in cells:
+            print(f'{cell.label}, {minutes(cell):g} minutes: {cell.note(place)["state"]}')
+        return
+    if options.minutes > 0:
+        if not options.tiny:
+            require_gpu()
+        run(cells, place, options.minutes)
+    found = table.collect(place)
+    place.output.mkdir(parents=True, exist_ok=True)
+    files.write(place.output / 'gpu.md', table.tables(found, place))
+    if options.publish:
+        table.publish(place)
+    print(table.overview(found, place))
+
+
+if __name__ == '__main__':
+    main()

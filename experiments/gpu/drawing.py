@@ -1,0 +1,89 @@
+"""Milliseconds per token that is read or drawn, by lanes and by the text before; beside transformers."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.gpu import peers
+from experiments.gpu.job import Place, keep, kept, memories
+from experiments.gpu.steps import config_of, experiment_of
+from experiments.speed.bench import state_bytes
+from longmem_jax.generation.reader import Reader, fresh_state
+
+PEER = 'transformers'
+LANES, CONTEXTS, DRAWN, ROUNDS = (1, 8, 64), (1024, 16_384, 131_072, 1_048_576), 64, 3
+NO_ROOM = ('out of memory', 'RESOURCE_EXHAUSTED')
+
+
+def cells(tiny: bool) -> list[str]:
+    """By lanes, the peer first."""
+    return [
+        f'{lanes} lanes/{name}'
+        for lanes in LANES[: 1 if tiny else None]
+        for name in (PEER, *memories(tiny))
+    ]
+
+
+def drawing(place: Place, cell: str, folder: Path) -> dict[str, Any]:
+    """Times after every context, up to the first for which there is no room."""
+    lanes, name = int(cell.split()[0]), cell.partition('/')[2]
+    make = peers.continued if name == PEER else _continued(name)
+    call, path = make(lanes, DRAWN, place.tiny), folder / 'contexts.json'
+    found = kept(path)
+    for context in (16, 40) if place.tiny else CONTEXTS:
+        try:
+            read, drawn, size = call(context)
+            found[str(context)] = {
+                'read_ms': 1e3 * read, 'drawn_ms': 1e3 * drawn, 'tokens_per_s': lanes / drawn,
+                'state_bytes': size,
+            }  # fmt: skip
+        except RuntimeError as error:
+            if not any(words in str(error) for words in NO_ROOM):
+                raise
+            found[str(context)] = {'said': 'out of memory'}
+        keep(path, found)
+        print(context, found[str(context)], flush=True)
+        if 'said' in found[str(context)]:
+            break
+    return {'contexts': found}
+
+
+def _continued(
+    memory: str,
+) -> Callable[[int, int, bool], Callable[[int], tuple[float, float, int]]]:
+    """A function like `peers.continued` for a memory of the library."""
+
+    def make(lanes: int, drawn: int, tiny: bool) -> Callable[[int], tuple[float, float, int]]:
+        experiment = experiment_of(config_of(memory, 512, 12, lanes, tiny))
+        model, params = experiment.evaluation_model, jax.jit(experiment.make_state)().params
+        state = fresh_state(model, params, 1)
+        size = state_bytes(state)
+        reader = Reader(model, params, fresh_state(model, params, lanes), np.zeros((lanes, 0), int))
+        random, done = np.random.default_rng(0), 0
+
+        def draw() -> float:
+            began = time.perf_counter()
+            for _ in reader.write(
+                drawn, vocab_size=256, temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk=drawn
+            ):
+                pass  # numpy arrays, so they are there
+            return time.perf_counter() - began
+
+        def call(context: int) -> tuple[float, float, int]:
+            nonlocal done
+            number, done = context - done, context
+            tokens, began = random.integers(0, 256, (lanes, number), np.int32), time.perf_counter()
+            for _ in reader.read_in_parts(tokens):
+                pass
+            jax.block_until_ready(reader.logits)
+            read = (time.perf_counter() - began) / number
+            times = [draw() for _ in range(1 + ROUNDS)]  # the first may compile
+            return read, float(np.median(times[1:])) / drawn, size
+
+        return call
+
+    return make

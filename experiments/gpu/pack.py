@@ -1,0 +1,96 @@
+"""Makes the data folder of the suite, which goes to a machine without a network.
+
+python -m experiments.gpu.pack --novels=BOOKS --output=DATA [--host=FILE.gguf] [--peers=FOLDER]
+
+BOOKS has train/, validation/ and test/ with a text per novel. Code is that of the Python packages that
+are installed here. `--host` is a pretrained decoder; FOLDER has the authors' checkouts, each by its name
+in `experiments/speed/cases.py`. Texts are packed by xz; what would be too large is left out with a line.
+"""
+
+import argparse
+import lzma
+import shutil
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from experiments import provenance
+from experiments.gpu.process import COMMIT
+from longmem_jax import files
+from longmem_jax.data.stdlib import SKIPPED
+
+LARGEST = 64 << 20  # bytes, with the copy of the repository
+CODE = 24_000_000  # bytes of code, before they are packed
+DOCUMENT = 512 * 512  # bytes that a document has at least, so that all positions have as many texts
+SPLITS = ('train', 'validation', 'test')
+
+
+def packages() -> Iterator[tuple[str, bytes]]:
+    """Name and source of every large package, in order; a document each."""
+    roots = {Path(sysconfig.get_path(name)) for name in ('stdlib', 'purelib')}
+    folders = sorted(each for root in roots for each in root.iterdir() if each.is_dir())
+    for folder in folders:
+        if folder.name in SKIPPED:
+            continue
+        paths = (
+            p
+            for p in sorted(folder.rglob('*.py'))
+            if not SKIPPED & set(p.parts[len(folder.parts) :])
+        )
+        source = b'\n'.join(path.read_bytes() for path in paths)
+        if len(source) >= DOCUMENT:
+            yield folder.name, source[: 8 * DOCUMENT]
+
+
+def pack(options: argparse.Namespace) -> None:
+    """Writes the folder."""
+    for split in SPLITS:
+        for path in sorted((options.novels / split).glob('*.txt')):
+            _write(options.output / 'novels' / split / f'{path.name}.xz', path.read_bytes())
+    total = 0
+    for number, (name, source) in enumerate(packages()):
+        total += len(source)
+        if total > CODE:
+            break
+        split = {8: 'validation', 9: 'test'}.get(number % 10, 'train')
+        _write(options.output / 'code' / split / f'{name}.txt.xz', source)
+    if provenance.COMMIT:
+        files.write(options.output / COMMIT, provenance.COMMIT)
+    if options.host:
+        shutil.copyfile(options.host, options.output / 'host.gguf')
+    if options.peers:
+        shutil.copytree(
+            options.peers, options.output / 'peers', ignore=shutil.ignore_patterns('.git')
+        )
+    size = sum(path.stat().st_size for path in options.output.rglob('*') if path.is_file())
+    print(f'{options.output}: {size / 1e6:.1f} MB')
+    if size > LARGEST:
+        print(
+            f'More than {LARGEST >> 20} MB: leave out --host or --peers if the way there is that narrow.'
+        )
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, lzma.compress(content))
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(
+        'experiments.gpu.pack',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--novels', type=Path, required=True)
+    parser.add_argument('--output', type=Path, required=True)
+    parser.add_argument('--host', type=Path)
+    parser.add_argument('--peers', type=Path)
+    options = parser.parse_args(given)
+    if options.output.exists():
+        parser.error(f'--output={options.output}: is there already; name a new folder')
+    pack(options)
+
+
+if __name__ == '__main__':
+    main()

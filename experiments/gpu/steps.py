@@ -1,0 +1,154 @@
+"""Times of a large model on one device: training steps, and compiling them."""
+
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.gpu import peers
+from experiments.gpu.job import Absent, Place, keep, kept, memories
+from experiments.short_trainings import ONE_DEVICE
+from experiments.speed import compare
+from experiments.speed.bench import bench_train, measure, peak_memory
+from experiments.speed.cases import CASES
+from longmem_jax.config import checks, recipes
+from longmem_jax.config.base import base, size
+from longmem_jax.devices import hardware, sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment, lower_step
+from longmem_jax.memory.registry import LAYERS, used
+
+SEGMENTS, LAYERS_COMPILED = (512, 2048), (1, 2, 4)
+MATRIX = 8192  # of the product whose rate is the measured peak
+# Compiled too: fewer of the sizes of a buffer, each of which is a branch of the program.
+FEWER = {'expire_span, one size': ('expire_span', 'num_sizes', 1)}
+
+
+def config_of(memory: str, segment: int, layers: int, lanes: int, tiny: bool) -> Any:
+    """12 layers of 1,024 in bfloat16 on bytes, with a memory of 1,024 tokens and 8,192 rows."""
+    config = base()
+    if tiny:
+        segment, layers, lanes = 8, min(layers, 2), min(lanes, 2)
+    width, heads = (16, 2) if tiny else (1024, 16)
+    size(config, layers, width, heads, 4 * width)
+    config.model.dtype = 'bfloat16'
+    config.data.source = 'stdlib'  # not read
+    config.train.segment_length = config.evaluate.segment_length = segment
+    config.train.num_lanes = config.evaluate.num_lanes = lanes
+    config.train.segments_per_step = 1
+    reach = 2 * segment if tiny else 1024
+    recipes.use(config, memory, reach=reach, memories=8 * reach)
+    return config
+
+
+def experiment_of(config: Any) -> Experiment:
+    """The model on one device."""
+    checks.require_runnable(config, 1)
+    mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
+    return Experiment(config, None, mesh)  # type: ignore[arg-type]  # no folder is used
+
+
+def fused(tiny: bool) -> list[str]:
+    """The memories all of whose layers have a fused kernel."""
+    found = []
+    for memory in memories(tiny):
+        model = config_of(memory, 512, 2, 1, tiny).model
+        kernels = [LAYERS[name].layer.fused for name in used(model)]
+        found += [memory] if any(kernels) else []
+    return found
+
+
+def step_cells(tiny: bool) -> list[str]:
+    """The peak, then for every length of segments all memories, and those who do the same."""
+    found = ['peak']
+    for segment in SEGMENTS[: 1 if tiny else None]:
+        found += [f'{segment}/plain/{memory}' for memory in memories(tiny)]
+        found += [f'{segment}/fused/{memory}' for memory in fused(tiny)]
+        found += [f'{segment}/torch/{name}' for name in peers.ATTENTION]
+        found += [f'{segment}/fla/{name}' for name in peers.FLA[: 1 if tiny else None]]
+    return found
+
+
+def step(place: Place, cell: str, folder: Path) -> dict[str, Any]:
+    """A training step: ms, tokens/s, share of the peak, bytes of the device, seconds of compiling."""
+    if cell == 'peak':
+        return _peak(64 if place.tiny else MATRIX)
+    segment, kind, name = cell.split('/')
+    if kind in ('torch', 'fla'):
+        return peers.step(kind, name, int(segment), place.tiny)
+    config = config_of(name, int(segment), 12, 8, place.tiny)
+    config.model.kernels = kind
+    experiment = experiment_of(config)
+    try:
+        # Filled first, so that spans and rows are those of a long text.
+        found = bench_train(experiment, 2 if place.tiny else 10, 1 if place.tiny else 20)
+    except UsageError as error:
+        if kind == 'fused':
+            raise Absent(str(error)) from error
+        raise
+    peak = hardware.peak_flops(jax.devices()[0])
+    rate = found['flops_per_device'] / (found['ms_median'] / 1e3)
+    share = {'share': rate / peak} if peak else {}
+    return found | share | {'device_bytes': peak_memory()['device_bytes']}
+
+
+def _peak(length: int) -> dict[str, Any]:
+    """The rate of one large product in bfloat16, which no step exceeds."""
+    keys = jax.random.split(jax.random.key(0))
+    a, b = (jax.random.normal(key, (length, length), jnp.bfloat16) for key in keys)
+    multiply = jax.jit(jnp.matmul)
+    times = measure(lambda: multiply(a, b), 20, length)
+    rate = 2 * length**3 / (times['ms_median'] / 1e3)
+    peak = hardware.peak_flops(jax.devices()[0])
+    return times | {'flops_per_s': rate} | ({'share': rate / peak} if peak else {})
+
+
+def compile_cells(tiny: bool) -> list[str]:
+    """All memories, and those with fewer branches."""
+    return [*memories(tiny), *([] if tiny else FEWER)]
+
+
+def compiling(place: Place, cell: str, folder: Path) -> dict[str, Any]:
+    """Seconds of tracing and of compiling by layers; on a GPU also without XLA's autotuning."""
+    jax.config.update('jax_enable_compilation_cache', False)
+    memory, field, value = FEWER.get(cell, (cell, '', None))
+    found = kept(folder / 'layers.json')
+    for layers in LAYERS_COMPILED:
+        if str(layers) in found:
+            continue
+        config = config_of(memory, 512, layers, 8, place.tiny)
+        if field:
+            config.model[memory][field] = value
+        clocks = [time.perf_counter()]
+        lowered = lower_step(experiment_of(config))
+        clocks.append(time.perf_counter())
+        lowered.compile()
+        clocks.append(time.perf_counter())
+        seconds = {'traced': clocks[1] - clocks[0], 'compiled': clocks[2] - clocks[1]}
+        if jax.default_backend() == 'gpu':
+            lowered.compile(compiler_options={'xla_gpu_autotune_level': 0})
+            seconds['not tuned'] = time.perf_counter() - clocks[2]
+        found[str(layers)] = seconds
+        keep(folder / 'layers.json', found)
+        print(layers, seconds, flush=True)
+        jax.clear_caches()
+        gc.collect()
+    return {'layers': found}
+
+
+def authors_cells(tiny: bool) -> list[str]:
+    """The cases of the page of speed."""
+    found = [f'{peer}/{case}' for peer, cases in CASES.items() for case in cases]
+    return found[: 1 if tiny else None]
+
+
+def authors(place: Place, cell: str, folder: Path) -> dict[str, Any]:
+    """Our step and that of the authors' code in turns, one process each."""
+    peer, case = cell.split('/')
+    peers.library('torch')
+    given = [f'--peer={peer}', f'--case={case}', f'--checkout={place.brought(f"peers/{peer}")}']
+    (found,) = compare.main([*given, *['--toy'] * place.tiny])
+    return found

@@ -1,0 +1,233 @@
+"""The suite for one GPU: which cell is next, what a stopped or broken one leaves, the table; every job."""
+
+import dataclasses
+import json
+import re
+import time
+
+import pytest
+
+from experiments import provenance
+from experiments.gpu import __main__ as suite
+from experiments.gpu import process, table
+from experiments.gpu.job import (
+    ABSENT,
+    DONE,
+    FAILED,
+    NOTE,
+    RESULT,
+    STOPPED,
+    Absent,
+    Cell,
+    Job,
+    Place,
+)
+from experiments.gpu.jobs import JOBS
+from longmem_jax import files
+from tests.processes import environment
+
+TAKES = {'long': 20, 'short': 2, 'other': 5}
+
+
+def some_jobs(monkeypatch, **minutes):
+    """Jobs of two cells each, in place of ours."""
+    jobs = {
+        name: Job(
+            name, f'{name}?', number, lambda tiny: ['a', 'b'], None, (('kept', 'kept', '.1f'),)
+        )
+        for name, number in minutes.items()
+    }
+    for module in (suite, table):
+        monkeypatch.setattr(module, 'JOBS', jobs)
+    return suite.chosen((), False)
+
+
+def leave(cell, place, **note):
+    """What a process leaves in the folder of a cell: a result, or a note with a state."""
+    folder = cell.folder(place)
+    folder.mkdir(parents=True, exist_ok=True)
+    if 'state' in note:
+        files.write_json(folder / NOTE, note)
+    else:
+        provenance.save(folder / RESULT, note, [0])
+    return note.get('state', DONE)
+
+
+def order(monkeypatch, place, given, ends, **minutes):
+    """Labels of the cells in the order in which they run, each for all of its minutes."""
+    cells, clock, ran = some_jobs(monkeypatch, **minutes), [0.0], []
+
+    def run(cell, place, seconds):
+        ran.append(cell.label)
+        clock[0] += min(seconds, 60 * cell.job.minutes)
+        attempts = cell.note(place)['attempts'] + 1
+        end = ends.get(cell.label, {'kept': 1.0})
+        return leave(cell, place, **end | ({'attempts': attempts} if 'state' in end else {}))
+
+    monkeypatch.setattr(process, 'run', run)
+    monkeypatch.setattr(time, 'monotonic', lambda: clock[0])
+    suite.run(cells, place, given)
+    return ran
+
+
+def test_the_most_valuable_comes_first_and_only_what_fits(monkeypatch, tmp_path):
+    place = Place(tmp_path, tmp_path)
+    assert order(monkeypatch, place, 8, {}, other=5, short=2) == ['other/a', 'short/a']
+    assert order(monkeypatch, place, 60, {}, other=5, short=2) == ['other/b', 'short/b']
+    assert not order(monkeypatch, place, 60, {}, other=5, short=2)
+
+
+def test_what_is_stopped_goes_on_and_does_not_take_all_the_time(monkeypatch, tmp_path):
+    """A cell of 20 minutes gets three processes of eight, and two more, before others go first."""
+    hangs = {'long/a': dict(state=STOPPED, said='')}
+    ran = order(monkeypatch, Place(tmp_path, tmp_path), 100, hangs, long=20, short=2)
+    assert ran == ['long/a'] * 5 + ['long/b', 'short/a', 'short/b']
+
+
+def test_what_failed_is_tried_again_by_the_next_call_after_the_others(monkeypatch, tmp_path):
+    place, fails = Place(tmp_path, tmp_path), {'other/a': dict(state=FAILED, said='no room')}
+    assert order(monkeypatch, place, 10, fails, other=5, short=2) == ['other/a', 'other/b']
+    assert order(monkeypatch, place, 10, {}, other=5, short=2) == ['short/a', 'short/b', 'other/a']
+
+
+def test_cells_that_need_the_same_are_not_tried(monkeypatch, tmp_path):
+    lacks = {'other/a': dict(state=ABSENT, said='no torch here')}
+    place = Place(tmp_path, tmp_path)
+    assert order(monkeypatch, place, 60, lacks, other=5, short=2) == [
+        'other/a',
+        'short/a',
+        'short/b',
+    ]
+    shown = table.overview(table.collect(place), place)
+    assert '| not run; 1 no torch here |' in shown and '| 2 of 2 cells |' in shown
+
+
+@pytest.mark.parametrize(
+    ('job', 'name', 'group', 'seed'),
+    [
+        ('steps', '512/fla/DeltaNet', 'steps/512/fla', None),
+        ('language', '38M/local/2', 'language/38M', 2),
+        ('drawing', '8 lanes/local', 'drawing/8 lanes', None),
+        ('goldens', 'highest', 'goldens', None),
+    ],
+)
+def test_groups_and_seeds(job, name, group, seed):
+    cell = Cell(JOBS[job], name)
+    assert (cell.group, cell.seed) == (group, seed)
+
+
+PROGRAM = """
+import subprocess, sys, time
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    ('then', 'state', 'said'),
+    [
+        ("sys.exit('no room')", FAILED, 'no room'),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", FAILED, 'ended without a word'),
+        ("subprocess.run(['sleep', '60'])", STOPPED, 'stopped after 1 s'),
+        ("import signal; signal.signal(15, signal.SIG_IGN); time.sleep(60)", STOPPED, 'stopped after 1 s'),
+    ],
+    ids=['error', 'crash', 'child', 'hang'],
+)  # fmt: skip
+def test_a_process_ends_in_time_whatever_it_does(then, state, said, monkeypatch, tmp_path):
+    place, cell = Place(tmp_path, tmp_path), Cell(JOBS['steps'], 'peak')
+    ours = [process.sys.executable, '-c', PROGRAM.format(then=then)]
+    monkeypatch.setattr(process, 'command', lambda cell, place: ours)
+    began = time.monotonic()
+    assert process.run(cell, place, 1.0, saving=0.3) == state and time.monotonic() - began < 30
+    note = cell.note(place)
+    assert (note['state'], note['said'], note['attempts']) == (state, said, 1)
+
+
+def test_tables_have_means_of_seeds_and_leave_out_empty_columns(monkeypatch, tmp_path):
+    place, job = Place(tmp_path, tmp_path), dataclasses.replace(
+        JOBS['language'], cells=lambda tiny: ['38M/local/0', '38M/local/1', '38M/infini/0']
+    )  # fmt: skip
+    monkeypatch.setattr(table, 'JOBS', {job.name: job})
+    for cell, bits in zip(job.all(False)[:2], (2.0, 3.0), strict=True):
+        leave(cell, place, test={'bits_per_byte': bits}, parts={'8': 1.5}, reset=None)
+    text = table.tables(table.collect(place), place)
+    assert '| 2 of 3 cells |' in text
+    assert '| language | seeds | bits/byte | to segment 8 |' in text
+    assert '| 38M/local | 2 | 2.500 (2.000 - 3.000) | 1.500 |' in text
+
+
+def test_publishing_keeps_what_was_there(monkeypatch, tmp_path):
+    (cell, other, *_), place = some_jobs(monkeypatch, short=2), Place(tmp_path / 'run', tmp_path)
+    monkeypatch.setattr(table, 'PAGE', tmp_path / 'README.md')
+    monkeypatch.setattr(table, 'NUMBERS', tmp_path / 'gpu.json')
+    table.PAGE.write_text('before\n<!-- tables -->\nold\n<!-- end of tables -->\nafter\n')
+    files.write_json(table.NUMBERS, {other.label: {'kept': 2.0, 'run': provenance.of_run([0])}})
+    leave(cell, place, kept=1.0)
+    table.publish(place)
+    assert json.loads(table.NUMBERS.read_text()).keys() == {'short/a', 'short/b'}
+    page = table.PAGE.read_text()
+    assert 'old' not in page and '| a | 1.0 |\n| b | 2.0 |' in page
+    assert page.startswith('before\n') and page.endswith('\nafter\n')
+
+
+def test_the_page_has_the_tables_of_its_numbers():
+    """After new numbers run `python -m experiments.gpu --output=DIR --minutes=0 --publish`."""
+    assert table.RENDERED.search(table.PAGE.read_text())[0] == table.tables(table.published())
+
+
+def test_the_list_has_all_cells_in_order(capsys, tmp_path):
+    suite.main([f'--output={tmp_path}', '--list'])
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.partition('/')[0] for line in lines]
+    assert list(dict.fromkeys(names)) == list(JOBS) and len(set(lines)) == len(lines)
+    assert all(re.search(r', [\d.]+ minutes: missing$', line) for line in lines)
+    suite.main([f'--output={tmp_path}', '--list', '--only=steps/2048/fla,goldens'])
+    few = capsys.readouterr().out.splitlines()
+    assert few[0].startswith('goldens/') and few[-1].startswith('steps/2048/fla/') and len(few) < 12
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'said'),
+    [
+        (['--only=step'], '--only=step: no cell begins so'),
+        (['--publish', '--tiny'], 'mean nothing'),
+    ],
+    ids=['only', 'publish'],
+)
+def test_problems_are_named(arguments, said, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        suite.main([f'--output={tmp_path}', *arguments])
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_gpu_nothing_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(process, 'run', None)
+    monkeypatch.setattr(suite.subprocess, 'run', lambda *_, **__: argparse_like('cpu\n'))
+    with pytest.raises(SystemExit, match='JAX finds cpu'):
+        suite.main([f'--output={tmp_path}'])
+
+
+def argparse_like(stdout):
+    """What `subprocess.run` returns, as far as it is read."""
+    return type('Done', (), {'stdout': stdout})
+
+
+def test_what_was_not_brought_is_named(tmp_path):
+    with pytest.raises(Absent, match='no novels in the data folder'):
+        Place(tmp_path, tmp_path).brought('novels')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('job', JOBS)
+def test_every_job_runs_tiny(job, tmp_path, monkeypatch):
+    """One process per cell, as on a GPU; what is not installed here is said."""
+    for name, value in environment(cache=tmp_path / 'cache').items():
+        monkeypatch.setenv(name, value)
+    suite.main([f'--output={tmp_path}', f'--data={tmp_path}/none', '--tiny', f'--only={job}'])
+    place = Place(tmp_path / 'tiny', tmp_path / 'none', tiny=True)
+    for cell in JOBS[job].all(True):
+        note, log = cell.note(place), cell.folder(place) / 'log.txt'
+        optional = (
+            cell.group.endswith(('torch', 'fla', 'authors', 'fused')) or 'transformers' in cell.name
+        )
+        assert note['state'] == DONE or (optional and note['state'] == ABSENT), log.read_text()
+    assert f'| `{job}` |' in (place.output / 'gpu.md').read_text()
