@@ -44,7 +44,8 @@ def of_run(seeds: Iterable[int], device: str = '') -> dict[str, Any]:
         must leave the devices to others.
 
     Returns:
-      `commit` is None outside of a checkout whose commit nobody told; `dirty` says that files of the commit were changed.
+      `commit` is None outside of a checkout, unless it was told; `dirty` says that files of the
+      commit were changed.
     """
     return {
         'commit': COMMIT,

@@ -1,4 +1,4 @@
-"""Whether the numbers are right on this device: goldens of the authors' code, promises of the contract."""
+"""Whether numbers are right on this device: goldens of the authors' code, promises of the contract."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,7 @@
 """The jobs of the suite, the most valuable first."""
 
 from experiments.gpu import agreement, drawing, papers, steps, trainings
-from experiments.gpu.job import Job, memories
+from experiments.gpu.job import Job
 from longmem_jax.testing import conformance
 
 BITS = (('bits/byte', 'test.bits_per_byte', '.3f'), ('reset', 'reset.bits_per_byte', '.3f'))
@@ -10,7 +10,7 @@ SCORES = (
     ('right tokens', 'test.accuracy', '.1%'), ('reward', 'test.reward', '.2f'),
     ('memory size', 'memory_size', ',.0f'), ('ms/step', 'ms_per_step', '.1f'),
 )  # fmt: skip
-GOOD = ('good', 'good', 'd')
+GOOD = ('good', 'good', '.0f')
 
 
 def _toys(tiny: bool) -> list[str]:
@@ -23,11 +23,11 @@ _ALL = (
     Job(
         'goldens', "Are the numbers those of the authors' code, and if not, is it by TF32?", 6,
         lambda tiny: list(agreement.PRECISIONS[: 1 if tiny else None]), agreement.goldens,
-        (('files', 'files', 'd'), GOOD, ('worst error, tolerances', 'worst', '.2g')),
+        (('files', 'files', '.0f'), GOOD, ('worst error, tolerances', 'worst', '.2g')),
     ),
     Job(
         'conformance', 'Does every memory keep the promises of the contract?', 3,
-        _toys, agreement.promises, (('promises', 'promises', 'd'), GOOD),
+        _toys, agreement.promises, (('promises', 'promises', '.0f'), GOOD),
     ),
     Job(
         'steps', 'How long does a training step take, beside PyTorch and fla?', 2,

@@ -1,15 +1,13 @@
 """Makes the data folder of the suite, which goes to a machine without a network.
 
-python -m experiments.gpu.pack --novels=BOOKS --output=DATA [--host=FILE.gguf] [--peers=FOLDER]
+python -m experiments.gpu.pack --novels=BOOKS --output=DATA
 
 BOOKS has train/, validation/ and test/ with a text per novel. Code is that of the Python packages that
-are installed here. `--host` is a pretrained decoder; FOLDER has the authors' checkouts, each by its name
-in `experiments/speed/cases.py`. Texts are packed by xz; what would be too large is left out with a line.
+are installed here. Texts are packed by xz. The commit goes along, for a copy without git.
 """
 
 import argparse
 import lzma
-import shutil
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +17,6 @@ from experiments.gpu.process import COMMIT
 from longmem_jax import files
 from longmem_jax.data.stdlib import SKIPPED
 
-LARGEST = 64 << 20  # bytes, with the copy of the repository
 CODE = 24_000_000  # bytes of code, before they are packed
 DOCUMENT = 512 * 512  # bytes that a document has at least, so that all positions have as many texts
 SPLITS = ('train', 'validation', 'test')
@@ -56,18 +53,8 @@ def pack(options: argparse.Namespace) -> None:
         _write(options.output / 'code' / split / f'{name}.txt.xz', source)
     if provenance.COMMIT:
         files.write(options.output / COMMIT, provenance.COMMIT)
-    if options.host:
-        shutil.copyfile(options.host, options.output / 'host.gguf')
-    if options.peers:
-        shutil.copytree(
-            options.peers, options.output / 'peers', ignore=shutil.ignore_patterns('.git')
-        )
     size = sum(path.stat().st_size for path in options.output.rglob('*') if path.is_file())
     print(f'{options.output}: {size / 1e6:.1f} MB')
-    if size > LARGEST:
-        print(
-            f'More than {LARGEST >> 20} MB: leave out --host or --peers if the way there is that narrow.'
-        )
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -84,8 +71,6 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     parser.add_argument('--novels', type=Path, required=True)
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--host', type=Path)
-    parser.add_argument('--peers', type=Path)
     options = parser.parse_args(given)
     if options.output.exists():
         parser.error(f'--output={options.output}: is there already; name a new folder')

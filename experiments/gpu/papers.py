@@ -1,4 +1,4 @@
-"""The papers' experiments that two cores cannot do: tasks of Expire-Span, sorting, agents in corridors."""
+"""The papers' experiments that two cores cannot do: tasks of Expire-Span, sorting, agents."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,8 @@ PAPERS: dict[str, tuple[str, str, dict[str, str]]] = {
         f'{M}.attention={("adaptive_span",) * 4}',
     }),
     'sorting': ('sorting', '', {
-        name: f'memory={name},equal_state' for name in ('infinity_former', 'transformer_xl', 'compressive')
+        name: f'memory={name},equal_state'
+        for name in ('infinity_former', 'transformer_xl', 'compressive')
     }),
     'collision': ('collision', f'--config.train.num_steps=8000 {SHIFT}', {
         'Expire-Span 1,024': f'easy,span=1024 {ONE}',

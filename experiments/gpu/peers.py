@@ -1,7 +1,4 @@
-"""PyTorch's side: the same Transformer with SDPA, FlexAttention or fla's Triton layers, and transformers.
-
-Where a library is not installed, the cell says so.
-"""
+"""PyTorch's side: the same Transformer with SDPA, FlexAttention or fla's layers; transformers."""
 
 import importlib
 import inspect

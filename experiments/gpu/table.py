@@ -59,11 +59,12 @@ def _said(cells: list[Cell], place: Place) -> list[str]:
 def of_job(job: Job, found: Found) -> str:
     """The numbers of a job; a line per cell, of seeds the mean (smallest - largest)."""
     lines: dict[str, list[Any]] = {}
-    for label, result in found.items():
-        if label.startswith(f'{job.name}/'):
-            name = label.removeprefix(f'{job.name}/')
-            row = name.rpartition('/')[0] if job.seeded else name
-            lines.setdefault(row, []).append(result)
+    order = {cell.label: number for number, cell in enumerate(job.all(tiny=False))}
+    labels = (label for label in found if label.startswith(f'{job.name}/'))
+    for label in sorted(labels, key=lambda label: order.get(label, len(order))):
+        name = label.removeprefix(f'{job.name}/')
+        row = name.rpartition('/')[0] if job.seeded else name
+        lines.setdefault(row, []).append(found[label])
     columns = [
         (head, {row: _shown(results, path, form) for row, results in lines.items()})
         for head, path, form in job.shown
@@ -81,12 +82,9 @@ def _shown(results: list[Any], path: str, form: str) -> str:
     values = [value for result in results if (value := _at(result, path)) is not None]
     if not values:
         return ''
-    mean, low, high = (
-        format(f, form) for f in (sum(values) / len(values), min(values), max(values))
-    )
-    if form == 'd' or low == high:
-        return format(values[0], form)
-    return f'{mean} ({low} - {high})'
+    ends = (sum(values) / len(values), min(values), max(values))
+    mean, low, high = (format(value, form) for value in ends)
+    return mean if low == high else f'{mean} ({low} - {high})'
 
 
 def _at(result: Any, path: str) -> float | None:
