@@ -21,17 +21,17 @@ NO_ROOM = ('out of memory', 'RESOURCE_EXHAUSTED')
 
 def cells(tiny: bool) -> list[str]:
     """By lanes, the peer first."""
-    return [
-        f'{lanes} lanes/{name}'
-        for lanes in LANES[: 1 if tiny else None]
-        for name in (PEER, *memories(tiny))
-    ]
+    found = []
+    for lanes in LANES[: 1 if tiny else None]:
+        found += [f'{PEER}/{lanes} lanes', *(f'{lanes} lanes/{name}' for name in memories(tiny))]
+    return found
 
 
 def drawing(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     """Times after every context, up to the first for which there is no room."""
-    lanes, name = int(cell.split()[0]), cell.partition('/')[2]
-    make = peers.continued if name == PEER else _continued(name)
+    first, second = cell.split('/')
+    lanes = int((second if first == PEER else first).split()[0])
+    make = peers.continued if first == PEER else _continued(second)
     call, path = make(lanes, DRAWN, place.tiny), folder / 'contexts.json'
     found = kept(path)
     for context in (16, 40) if place.tiny else CONTEXTS:

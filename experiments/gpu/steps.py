@@ -28,7 +28,7 @@ FEWER = {'expire_span, one size': ('expire_span', 'num_sizes', 1)}
 
 
 def config_of(memory: str, segment: int, layers: int, lanes: int, tiny: bool) -> Any:
-    """12 layers of 1,024 in bfloat16 on bytes, with a memory of 1,024 tokens and 8,192 rows."""
+    """Layers of 1,024 in bfloat16 on bytes; a memory reaches two segments, a search 16 of them."""
     config = base()
     if tiny:
         segment, layers, lanes = 8, min(layers, 2), min(lanes, 2)
@@ -39,8 +39,7 @@ def config_of(memory: str, segment: int, layers: int, lanes: int, tiny: bool) ->
     config.train.segment_length = config.evaluate.segment_length = segment
     config.train.num_lanes = config.evaluate.num_lanes = lanes
     config.train.segments_per_step = 1
-    reach = 2 * segment if tiny else 1024
-    recipes.use(config, memory, reach=reach, memories=8 * reach)
+    recipes.use(config, memory, reach=2 * segment, memories=16 * segment)
     return config
 
 
@@ -87,7 +86,7 @@ def step(place: Place, cell: str, folder: Path) -> dict[str, Any]:
         found = bench_train(experiment, 2 if place.tiny else 10, 1 if place.tiny else 20)
     except UsageError as error:
         if kind == 'fused':
-            raise Absent(str(error)) from error
+            raise Absent(f'no fused kernels for {jax.default_backend()}') from error
         raise
     peak = hardware.peak_flops(jax.devices()[0])
     rate = found['flops_per_device'] / (found['ms_median'] / 1e3)
