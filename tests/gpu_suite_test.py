@@ -9,7 +9,7 @@ import pytest
 
 from experiments import provenance
 from experiments.gpu import __main__ as suite
-from experiments.gpu import process, table
+from experiments.gpu import pack, process, table, trainings
 from experiments.gpu.job import (
     ABSENT,
     DONE,
@@ -25,6 +25,7 @@ from experiments.gpu.job import (
 )
 from experiments.gpu.jobs import JOBS
 from longmem_jax import files
+from longmem_jax.data.text_files import TextFiles
 from tests.processes import environment
 
 
@@ -214,6 +215,24 @@ def argparse_like(stdout):
 def test_what_was_not_brought_is_named(tmp_path):
     with pytest.raises(Absent, match='no novels in the data folder'):
         Place(tmp_path, tmp_path).brought('novels')
+
+
+def test_the_data_folder_is_read_and_tells_the_commit(monkeypatch, tmp_path):
+    code = [(f'package{number}', b'x = 1\n' * number) for number in range(1, 21)]
+    monkeypatch.setattr(pack, 'packages', lambda: iter(code))
+    monkeypatch.setattr(provenance, 'COMMIT', '0123456789ab')
+    for split in pack.SPLITS:
+        (tmp_path / 'books' / split).mkdir(parents=True)
+        (tmp_path / 'books' / split / '1.txt').write_text(f'A novel for {split}.')
+    pack.main([f'--novels={tmp_path}/books', f'--output={tmp_path}/data'])
+    place = Place(tmp_path / 'run', tmp_path / 'data')
+    assert process.environment(place)['LONGMEM_JAX_COMMIT'] == '0123456789ab'
+    path = trainings.together(place, 'novels', 'code')
+    assert trainings.together(place, 'novels', 'code') == path  # made once
+    for split, number in {'train': 17, 'validation': 3, 'test': 3}.items():
+        documents = TextFiles(str(path), split, 'file', (0.9, 0.05, 0.05))
+        texts = [documents[index].text for index in range(len(documents))]
+        assert len(texts) == number and f'A novel for {split}.'.encode() in texts
 
 
 # Cells that need a GPU, PyTorch, or what was not brought.

@@ -41,14 +41,14 @@ def text(place: Place, *names: str) -> list[str]:
         return ['--config.data.source=stdlib', NO_SAMPLE]
     path = place.brought(names[0])
     if len(names) > 1:
-        path = _together(place, *names)
+        path = together(place, *names)
     return [
         '--config.data.source=text', f'--config.data.path={path}', '--config.data.pieces=16',
         '--config.evaluate.max_segments=32', '--config.evaluate.max_test_segments=512', NO_SAMPLE,
     ]  # fmt: skip
 
 
-def _together(place: Place, *names: str) -> Path:
+def together(place: Place, *names: str) -> Path:
     """Several folders of the data as one, which is made once."""
     path = place.output / '+'.join(names)
     if not path.exists():

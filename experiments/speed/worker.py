@@ -34,6 +34,8 @@ def make_step(options: argparse.Namespace, sizes: Sizes) -> tuple[Callable[[], f
     if torch is None:
         return peer.build(case.peer, sizes), ''
     torch.set_num_threads(len(os.sched_getaffinity(0)))
+    if torch.cuda.is_available():  # where our side is, too
+        torch.set_default_device('cuda')
     return peer.build(case.peer, sizes), f'torch {torch.__version__}'
 
 
