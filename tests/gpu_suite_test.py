@@ -1,6 +1,7 @@
 """The suite for one GPU: which cell is next, what a broken one leaves, the tables; every job."""
 
 import dataclasses
+import importlib
 import json
 import re
 import time
@@ -9,7 +10,7 @@ import pytest
 
 from experiments import provenance
 from experiments.gpu import __main__ as suite
-from experiments.gpu import pack, process, table, trainings
+from experiments.gpu import pack, papers, process, steps, table, trainings
 from experiments.gpu.job import (
     ABSENT,
     DONE,
@@ -22,9 +23,11 @@ from experiments.gpu.job import (
     Cell,
     Job,
     Place,
+    memories,
 )
 from experiments.gpu.jobs import JOBS
 from longmem_jax import files
+from longmem_jax.config import checks, overrides
 from longmem_jax.data.text_files import TextFiles
 from tests.processes import environment
 
@@ -233,6 +236,22 @@ def test_the_data_folder_is_read_and_tells_the_commit(monkeypatch, tmp_path):
         documents = TextFiles(str(path), split, 'file', (0.9, 0.05, 0.05))
         texts = [documents[index].text for index in range(len(documents))]
         assert len(texts) == number and f'A novel for {split}.'.encode() in texts
+
+
+@pytest.mark.parametrize('task', papers.PAPERS)
+def test_the_papers_tasks_have_no_problems(task):
+    for row in papers.PAPERS[task][2]:
+        name, variants, flags = papers.arguments(task, row)
+        config = importlib.import_module(f'configs.{name}').get_config(variants)
+        overrides.apply(config, overrides.split_arguments(flags)[1])
+        assert not checks.find_problems(config, 1), row
+
+
+def test_every_memory_has_a_step_to_be_timed():
+    for memory in memories(False):
+        for segment in steps.SEGMENTS:
+            config = steps.config_of(memory, segment, 12, 8, False)
+            assert not checks.find_problems(config, 1), memory
 
 
 # Cells that need a GPU, PyTorch, or what was not brought.

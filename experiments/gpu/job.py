@@ -5,6 +5,7 @@ then `note.json` (how it ended) and what it needs to go on; and `log.txt`.
 """
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -108,9 +109,10 @@ class Job:
     shown: tuple[tuple[str, str, str], ...]
     seeded: bool = False
 
-    def all(self, tiny: bool) -> list[Cell]:
+    @functools.cache  # noqa: B019  (jobs are as many as there are)
+    def all(self, tiny: bool) -> tuple[Cell, ...]:
         """Its cells."""
-        return [Cell(self, name) for name in self.cells(tiny)]
+        return tuple(Cell(self, name) for name in self.cells(tiny))
 
 
 def memories(tiny: bool) -> list[str]:

@@ -44,17 +44,25 @@ PAPERS: dict[str, tuple[str, str, dict[str, str]]] = {
 
 def paper_cells(tiny: bool) -> list[str]:
     """The tasks, all rows of the first seed first."""
-    names = [f'{task}/{row}' for task, (_, _, by_row) in PAPERS.items() for row in by_row]
-    return seeds(names[::2] if tiny else names, 5, tiny)
+    rows = [(task, row) for task, (_, _, by_row) in PAPERS.items() for row in by_row]
+    if tiny:
+        rows = list(dict(rows).items())  # the last of each task
+    return seeds([f'{task}/{row}' for task, row in rows], 5, tiny)
+
+
+def arguments(task: str, row: str) -> tuple[str, str, list[str]]:
+    """Config, variants and flags of a row."""
+    config, shared, by_row = PAPERS[task]
+    variants, *flags = FLAGS.split(by_row[row])
+    return config, variants, [*flags, *filter(None, FLAGS.split(shared)), SAVED]
 
 
 def paper(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     """A task of a paper at its size."""
     task, row, seed = cell.split('/')
-    config, shared, by_row = PAPERS[task]
-    variants, *flags = FLAGS.split(by_row[row])
-    episodes = ['--config.reinforcement.test_episodes=2'] * (place.tiny and task == 'portal')
-    flags = [*flags, *filter(None, FLAGS.split(shared)), SAVED, *episodes]
+    config, variants, flags = arguments(task, row)
+    if place.tiny:  # the flags are of the size
+        flags = ['--config.reinforcement.test_episodes=2'] if config == 'portal' else []
     return train(place, folder / 'run', config, variants, flags, int(seed))
 
 

@@ -62,13 +62,15 @@ def fused(tiny: bool) -> list[str]:
 
 def step_cells(tiny: bool) -> list[str]:
     """The peak, then for every length of segments all memories, and those who do the same."""
-    found = ['peak']
-    for segment in SEGMENTS[: 1 if tiny else None]:
-        found += [f'{segment}/plain/{memory}' for memory in memories(tiny)]
-        found += [f'{segment}/fused/{memory}' for memory in fused(tiny)]
-        found += [f'{segment}/torch/{name}' for name in peers.ATTENTION]
-        found += [f'{segment}/fla/{name}' for name in peers.FLA[: 1 if tiny else None]]
-    return found
+    by_kind = {
+        'plain': memories(tiny),
+        'fused': fused(tiny),
+        'torch': peers.ATTENTION,
+        'fla': peers.FLA[: 1 if tiny else None],
+    }
+    lengths = SEGMENTS[: 1 if tiny else None]
+    cells = [f'{n}/{kind}/{name}' for n in lengths for kind in by_kind for name in by_kind[kind]]
+    return ['peak', *cells]
 
 
 def step(place: Place, cell: str, folder: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def overview(found: Found, place: Place | None) -> str:
     return markdown.table(heads, lines)
 
 
-def _said(cells: list[Cell], place: Place) -> list[str]:
+def _said(cells: Iterable[Cell], place: Place) -> list[str]:
     """What the notes say: why cells are not there, and how many."""
     said: dict[str, int] = {}
     for note in (cell.note(place) for cell in cells):
