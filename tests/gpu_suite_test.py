@@ -1,6 +1,7 @@
 """The suite for one GPU: which cell is next, what a broken one leaves, the tables; every job."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import re
@@ -10,7 +11,7 @@ import pytest
 
 from experiments import provenance
 from experiments.gpu import __main__ as suite
-from experiments.gpu import pack, papers, process, steps, table, trainings
+from experiments.gpu import agreement, pack, papers, process, steps, table, trainings
 from experiments.gpu.job import (
     ABSENT,
     DONE,
@@ -236,6 +237,29 @@ def test_the_data_folder_is_read_and_tells_the_commit(monkeypatch, tmp_path):
         documents = TextFiles(str(path), split, 'file', (0.9, 0.05, 0.05))
         texts = [documents[index].text for index in range(len(documents))]
         assert len(texts) == number and f'A novel for {split}.'.encode() in texts
+
+
+def test_what_a_cell_has_measured_is_not_measured_again(monkeypatch, tmp_path):
+    checked = []
+
+    def check(name, promise):
+        if len(checked) == 2:
+            raise SystemExit('stopped')
+        checked.append(promise)
+        assert promise != 'causal', 'it sees the future'
+
+    monkeypatch.setattr(agreement.conformance, 'check', check)
+    measure = functools.partial(agreement.promises, Place(tmp_path, tmp_path), 'infini', tmp_path)
+    with pytest.raises(SystemExit):
+        measure()
+    first, checked[:] = list(checked), []
+    with pytest.raises(SystemExit):
+        measure()
+    assert not set(first) & set(checked) and len(first + checked) == 4
+    monkeypatch.setattr(agreement.conformance, 'check', lambda name, promise: None)
+    found = measure()
+    assert found['promises'] == found['good'] + 1 > 10
+    assert found['broken'].keys() == {'causal'} and 'the future' in found['broken']['causal']
 
 
 @pytest.mark.parametrize('task', papers.PAPERS)
