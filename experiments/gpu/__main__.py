@@ -11,6 +11,7 @@ DIR/tiny. No network is needed; README.md says what the data folder has.
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -18,11 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.gpu import process, table
-from experiments.gpu.job import ABSENT, DONE, FAILED, STOPPED, Cell, Place
+from experiments.gpu.job import ABSENT, DONE, FAILED, LONGEST, STOPPED, Cell, Place
 from experiments.gpu.jobs import JOBS
 from longmem_jax import files
 
-LONGEST = 8.0  # minutes of a process
 SOME_MORE = 2  # processes that a cell may take beyond those of its minutes, before others go first
 
 
@@ -136,4 +136,6 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
+    # So that what runs is ended as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main()

@@ -1,6 +1,7 @@
 """Measures one cell in a process of its own; `experiments.gpu` starts it."""
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def main(given: list[str]) -> None:
         files.write_json(folder / NOTE, note)
         return
     provenance.save(folder / RESULT, {'tiny': place.tiny} | found, [cell.seed or 0])
+    shutil.rmtree(folder / 'run', ignore_errors=True)  # checkpoints of a hundred cells fill a disk
 
 
 if __name__ == '__main__':

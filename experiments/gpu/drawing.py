@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from experiments.gpu import peers
-from experiments.gpu.job import Place, keep, kept, memories
+from experiments.gpu.job import Place, memories, seconds_left
 from experiments.gpu.steps import config_of, experiment_of
 from experiments.speed.bench import state_bytes
 from longmem_jax.generation.reader import Reader, fresh_state
@@ -28,62 +28,57 @@ def cells(tiny: bool) -> list[str]:
 
 
 def drawing(place: Place, cell: str, folder: Path) -> dict[str, Any]:
-    """Times after every context, up to the first for which there is no room."""
+    """Times after every context, up to the first for which there is no room or no time."""
     first, second = cell.split('/')
     lanes = int((second if first == PEER else first).split()[0])
-    make = peers.continued if first == PEER else _continued(second)
-    call, path = make(lanes, DRAWN, place.tiny), folder / 'contexts.json'
-    found = kept(path)
+    if first == PEER:
+        call = peers.continued(lanes, DRAWN, place.tiny)
+    else:
+        call = continued(second, lanes, place.tiny)
+    found, done, read = {}, 0, 0.0
     for context in (16, 40) if place.tiny else CONTEXTS:
+        if 2 * read * (context - done) > seconds_left():
+            found[str(context)] = {'said': 'takes too long'}
+            break
         try:
             read, drawn, size = call(context)
-            found[str(context)] = {
-                'read_ms': 1e3 * read, 'drawn_ms': 1e3 * drawn, 'tokens_per_s': lanes / drawn,
-                'state_bytes': size,
-            }  # fmt: skip
         except RuntimeError as error:
             if not any(words in str(error) for words in NO_ROOM):
                 raise
             found[str(context)] = {'said': 'out of memory'}
-        keep(path, found)
-        print(context, found[str(context)], flush=True)
-        if 'said' in found[str(context)]:
             break
+        done = context
+        found[str(context)] = {
+            'read_ms': 1e3 * read, 'drawn_ms': 1e3 * drawn, 'tokens_per_s': lanes / drawn,
+            'state_bytes': size,
+        }  # fmt: skip
+        print(context, found[str(context)], flush=True)
     return {'contexts': found}
 
 
-def _continued(
-    memory: str,
-) -> Callable[[int, int, bool], Callable[[int], tuple[float, float, int]]]:
-    """A function like `peers.continued` for a memory of the library."""
+def continued(memory: str, lanes: int, tiny: bool) -> Callable[[int], tuple[float, float, int]]:
+    """A function like that of `peers.continued` for a memory of the library."""
+    experiment = experiment_of(config_of(memory, 512, 12, lanes, tiny))
+    model, params = experiment.evaluation_model, jax.jit(experiment.make_state)().params
+    size = state_bytes(fresh_state(model, params, 1))
+    reader = Reader(model, params, fresh_state(model, params, lanes), np.zeros((lanes, 0), int))
+    random, done = np.random.default_rng(0), 0
 
-    def make(lanes: int, drawn: int, tiny: bool) -> Callable[[int], tuple[float, float, int]]:
-        experiment = experiment_of(config_of(memory, 512, 12, lanes, tiny))
-        model, params = experiment.evaluation_model, jax.jit(experiment.make_state)().params
-        state = fresh_state(model, params, 1)
-        size = state_bytes(state)
-        reader = Reader(model, params, fresh_state(model, params, lanes), np.zeros((lanes, 0), int))
-        random, done = np.random.default_rng(0), 0
+    def draw() -> float:
+        began = time.perf_counter()
+        how = dict(temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk=DRAWN)
+        list(reader.write(DRAWN, vocab_size=256, **how))  # numpy arrays, so they are there
+        return time.perf_counter() - began
 
-        def draw() -> float:
-            began = time.perf_counter()
-            for _ in reader.write(
-                drawn, vocab_size=256, temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk=drawn
-            ):
-                pass  # numpy arrays, so they are there
-            return time.perf_counter() - began
+    def call(context: int) -> tuple[float, float, int]:
+        nonlocal done
+        number, done = context - done, context
+        tokens, began = random.integers(0, 256, (lanes, number), np.int32), time.perf_counter()
+        for _ in reader.read_in_parts(tokens):
+            pass
+        jax.block_until_ready(reader.logits)
+        read = (time.perf_counter() - began) / number
+        times = [draw() for _ in range(1 + ROUNDS)]  # the first may compile
+        return read, float(np.median(times[1:])) / DRAWN, size
 
-        def call(context: int) -> tuple[float, float, int]:
-            nonlocal done
-            number, done = context - done, context
-            tokens, began = random.integers(0, 256, (lanes, number), np.int32), time.perf_counter()
-            for _ in reader.read_in_parts(tokens):
-                pass
-            jax.block_until_ready(reader.logits)
-            read = (time.perf_counter() - began) / number
-            times = [draw() for _ in range(1 + ROUNDS)]  # the first may compile
-            return read, float(np.median(times[1:])) / drawn, size
-
-        return call
-
-    return make
+    return call

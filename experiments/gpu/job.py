@@ -7,6 +7,7 @@ then `note.json` (how it ended) and what it needs to go on; and `log.txt`.
 import dataclasses
 import functools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from experiments import provenance
 from longmem_jax.config.recipes import recipes
 
+LONGEST = 8.0  # minutes of a process
+BEGAN = time.monotonic()  # of this process
 RESULT, NOTE = 'result.json', 'note.json'
 MISSING, STOPPED, FAILED, ABSENT, DONE = 'missing', 'stopped', 'failed', 'absent', 'done'
 
@@ -123,6 +126,11 @@ def memories(tiny: bool) -> list[str]:
 def seeds(names: list[str], number: int, tiny: bool) -> list[str]:
     """Cells of several seeds, all of the first seed first."""
     return [f'{name}/{seed}' for seed in range(1 if tiny else number) for name in names]
+
+
+def seconds_left() -> float:
+    """Of this process, less a minute to end in; what takes longer would never be finished."""
+    return BEGAN + 60 * (LONGEST - 1) - time.monotonic()
 
 
 def read(path: Path) -> Any:
