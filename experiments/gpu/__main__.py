@@ -58,8 +58,12 @@ def following(
     def possible(cell: Cell) -> bool:
         ended = tried.get(cell.label)
         again = ended is None or (ended == STOPPED and not late(cell, place))
-        fits = cell.job.minutes == 0 or minutes(cell) <= left
-        return again and fits and cell.group not in absent and cell.note(place)['state'] != DONE
+        return (
+            again
+            and minutes(cell) <= left
+            and cell.group not in absent
+            and cell.note(place)['state'] != DONE
+        )
 
     waiting = [cell for cell in cells if possible(cell)]
     return min(waiting, key=lambda cell: late(cell, place), default=None)
