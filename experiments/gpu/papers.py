@@ -88,5 +88,7 @@ def corridors(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     chosen = {spans.label(*each): each for each in _agents(int(cells))}[label]
     task = corridor.in_cells(int(cells))
     config = spans.configuration(task, *chosen, 2 if place.tiny else task.updates)
+    if place.tiny:
+        config.reinforcement.test_episodes = 2
     (found,) = runs.train(config, folder, [int(seed)])
     return {name: found[name] for name in ('test', 'test_greedy', 'held', 'parameters', 'seconds')}
