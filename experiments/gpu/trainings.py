@@ -74,10 +74,14 @@ def language(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     flags = [*text(place, 'novels', 'code'), '--config.train.num_steps=1500', SAVED]
     flags += ['--config.optimizer.warmup_steps=150', '--config.train.evaluate_every=500']
     found = train(place, folder / 'run', 'comparison', variants, flags, int(seed))
-    run = scores.experiment_of(folder / 'run')
+    return found | {'parts': {str(end): bits for end, bits in _after(folder / 'run')['parts']}}
+
+
+def _after(folder: Path) -> dict[str, Any]:
+    """Bits per byte by position of a finished training."""
+    run = scores.experiment_of(folder)
     params, _ = run.restore_parameters()
-    parts = scores.by_position(run, scores.evaluator_of(run), params)['parts']
-    return found | {'parts': {str(end): bits for end, bits in parts}}
+    return scores.by_position(run, scores.evaluator_of(run), params)
 
 
 def host_cells(tiny: bool) -> list[str]:
@@ -94,6 +98,8 @@ def host(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     flags = [*text(place, 'novels'), '--config.train.num_steps=400', SAVED]
     flags += [] if place.tiny else [f'{M}.dtype=bfloat16']
     found = train(place, folder / 'run' / seed, 'host', variants, flags, int(seed))
+    if place.tiny:  # a model of no folder, which knows nothing before
+        return found | {'after': _after(folder / 'run' / seed)['all']}
     scores.positions(folder / 'run', [int(seed)])
     parts = json.loads((folder / 'run' / seed / 'positions.json').read_text())
     return found | {when: parts[when]['all'] for when in ('before', 'after')} | {'parts': parts}
