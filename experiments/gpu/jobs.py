@@ -50,7 +50,7 @@ _ALL = (
         'compiling', 'How long does a step compile, and how much of it is tuning?', 6,
         steps.compile_cells, steps.compiling,
         tuple(
-            (f'{layers} layers, {what}, s', f'layers.{layers}.{what}', '.0f')
+            (f'layers: {layers}, {what}, s', f'layers.{layers}.{what}', '.0f')
             for layers in steps.LAYERS_COMPILED for what in ('traced', 'compiled', 'not tuned')
         ),
     ),
