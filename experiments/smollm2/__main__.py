@@ -1,0 +1,53 @@
+"""A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
+
+python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
+    [--parts=windows,inside,learning] [--rows=NAME,NAME] [--seeds=1]
+
+`windows`: three ways to see 512 tokens, and all 8,192, without any training.
+`inside`: why gates stay shut.
+`learning`: what a memory adds learns on novels, the host is frozen; scored by position in two others.
+What is finished is in DIR and is not repeated; DIR/smollm2.json and .md have all of it. `--tiny` is for a toy host: short texts, windows of 16.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from experiments.seeds import add_seeds
+from experiments.smollm2 import inside, learning, report, windows
+
+PARTS = {'windows': windows.run, 'inside': inside.run, 'learning': learning.run}
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options of the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--path', type=Path, required=True, help='GGUF file or folder of the host')
+    parser.add_argument('--books', type=Path, required=True, help='train/ validation/ test/')
+    parser.add_argument('--output', type=Path, required=True)
+    parser.add_argument('--parts', type=lambda text: text.split(','), default=list(PARTS))
+    parser.add_argument('--rows', type=lambda text: text.split(','), help='only these')
+    parser.add_argument('--tokens', type=int, default=16_384, help='read of every test book')
+    parser.add_argument('--segments', type=int, default=8, help='that gates are looked at in')
+    parser.add_argument('--steps', type=int, default=400, help='of 1,024 tokens')
+    add_seeds(parser, default='1')
+    parser.add_argument('--tiny', action='store_true')
+    options = parser.parse_args(arguments)
+    unknown = {*options.parts} - {*PARTS}
+    if unknown:
+        parser.error(f'--parts={",".join(sorted(unknown))}: allowed are {", ".join(PARTS)}')
+    return options
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the command."""
+    options = parse(arguments)
+    for part in options.parts:
+        PARTS[part](options)
+    print(report.write(options.output))
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])

@@ -1,0 +1,84 @@
+"""DIR/smollm2.json and DIR/smollm2.md: bits per byte by position, and what is said about the gates."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import markdown
+from experiments.smollm2.inside import CLEAR
+from experiments.smollm2.reading import bits, kept
+from longmem_jax import files
+
+BORDERS = (0, 512, 2048, 4096, 8192, 16_384, 65_536)  # tokens
+
+
+def by_position(found: dict[str, Any]) -> dict[str, float]:
+    """Bits per byte of each part of the books that was read; 'all' = beyond the first window."""
+    length = min(len(book) for book in found['nats']) * found['segment']
+    borders = [border for border in BORDERS if border < length] + [length]
+    parts = {
+        f'{a:,} - {b:,}': round(bits(found, a, b), 4)
+        for a, b in zip(borders, borders[1:], strict=False)
+    }
+    return parts | {'all': round(bits(found, borders[min(1, len(borders) - 2)], length), 4)}
+
+
+def of_gates(found: dict[str, Any]) -> dict[str, float]:
+    """Means over layers, and the loss by how far gates are open, in nats per token."""
+    slope, error = np.asarray(found['slope']), np.asarray(found['error'])
+    heads = {
+        'heads': slope.size,
+        'help': int((slope < -CLEAR * error).sum()),
+        'harm': int((slope > CLEAR * error).sum()),
+        'noise': int((abs(slope) <= CLEAR * error).sum()),
+        'size of what is read': round(float(np.median(found['read'])), 3),
+        'share by query': round(float(np.median(found['by_query'])), 3),
+    }
+    losses = {f'all at {gate}': np.mean(values) for gate, values in found['all'].items()}
+    losses |= {f'helpful at {gate}': np.mean(values) for gate, values in found['helpful'].items()}
+    return heads | {name: round(float(value), 4) for name, value in losses.items()}
+
+
+def collected(output: Path) -> dict[str, Any]:
+    """The numbers of all finished parts, as pages show them."""
+    parts: dict[str, Any] = {}
+    for path in sorted(output.glob('*/*.json')) + sorted(output.glob('learning/*/*.json')):
+        part, *name = path.relative_to(output).with_suffix('').parts
+        found = kept(path)
+        runs = {'run': found['run']}
+        if part == 'inside':
+            shown: Any = of_gates(found)
+        elif 'kept' in found:
+            shown = {kind: by_position(found[kind]) for kind in ('kept', 'reset')}
+        else:
+            shown = by_position(found)
+        parts.setdefault(part, {})['/'.join(name)] = runs | shown
+    return parts
+
+
+def table(rows: dict[str, Any]) -> str:
+    """Rows of numbers by name; columns in the order in which they first occur."""
+    flat = {
+        name: {
+            ', '.join((column, *inner)): value
+            for column, cell in row.items() if column != 'run'
+            for inner, value in ([((key,), v) for key, v in cell.items()]
+                                 if isinstance(cell, dict) else [((), cell)])
+        }
+        for name, row in rows.items()
+    }  # fmt: skip
+    columns = list(dict.fromkeys(column for row in flat.values() for column in row))
+    return markdown.table(
+        ['row', *columns],
+        [[f'`{name}`', *(str(row.get(column, '')) for column in columns)] for name, row in flat.items()],
+    )
+
+
+def write(output: Path) -> str:
+    """Writes both files; returns the tables."""
+    parts = collected(output)
+    files.write_json(output / 'smollm2.json', parts)
+    text = '\n\n'.join(f'## {part}\n\n{table(rows)}' for part, rows in parts.items()) + '\n'
+    files.write(output / 'smollm2.md', text)
+    return text
