@@ -266,6 +266,8 @@ class Graft:
       how: why it does, or what is kept of the host, for tables: a short text without a full stop.
       positions: what it knows of the order of remembered tokens, for tables.
       recipes: recipes of the layer that can be put into a decoder; () = all.
+      window: it is a window through which a decoder reads a text of any length as it was trained; where
+        another memory stands in some layers, the recipe of this layer's name stands in the others.
       groups: `position -> groups` of parameters with a rate of their own, in addition to those of the
         recipe; as in `config.optimizer.groups`.
     """
@@ -275,6 +277,7 @@ class Graft:
     how: str
     positions: str
     recipes: tuple[str, ...] = ()
+    window: bool = False
     groups: Callable[[str], tuple[Group, ...]] = lambda position: ()
 
 

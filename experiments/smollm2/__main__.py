@@ -3,10 +3,11 @@
 python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
     [--parts=windows,inside,learning] [--rows=NAME,NAME] [--seeds=1]
 
-`windows`: three ways to see 512 tokens, and all 8,192, without any training.
+`windows`: ways to see 512 tokens, and all 8,192, without any training.
 `inside`: why gates stay shut.
-`learning`: what a memory adds learns on novels, the host is frozen; scored by position in two others.
-What is finished is in DIR and is not repeated; DIR/smollm2.json and .md have all of it. `--tiny` is for a toy host: short texts, windows of 16.
+`learning`: the gates of a memory learn on novels; scored by position in two others.
+What is finished is in DIR and is not repeated; DIR/smollm2.json and .md have all of it. `--tiny` is for
+a toy host: short texts, windows of 16.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Why gates of memories stay shut in a real decoder: what they read, and what their gradients say.
 
-A memory stands in every layer, has learned nothing, and holds what was read so far. Of every head:
+A memory stands in every layer beside attention to the segment, has learned nothing, and holds what was
+read so far. Of every head:
 the derivative of the loss by its gate, the size of what it reads next to what attention gives, and
 how much of that depends on the query at all. Then the loss with all gates at one value, and with the
 gates of those heads alone for which the derivative says that the memory helps.
@@ -31,7 +32,10 @@ def rows(window: int) -> dict[str, tuple[str, dict[str, Any]]]:
     every = f',layers=0-last,segment={window}'
     infini = f'memory=infini{every}'
     return {
-        'memorizing': (f'memory=memorizing{every}', {'model.memorizing.memory_size': 8192}),
+        'memorizing': (
+            f'memory=memorizing{every}',
+            {'model.memorizing.memory_size': 8192, 'model.memorizing.memory_length': 0},
+        ),
         'infini': (infini, {}),
         'infini, softmax': (infini, {'model.infini.features': 'softmax'}),
         'infini, sequential': (
@@ -173,7 +177,9 @@ def look(options: Any, variants: str, changes: dict[str, Any], segments: int) ->
         'read': [round(float(sizes[path]['read']), 4) for path in gates],
         'by_query': [np.round(sizes[path]['by_query'], 3).tolist() for path in gates],
         'all': {
-            str(value): loss(jax.tree.map(lambda gate, v=value: jnp.full_like(gate, _logit(v)), gates))
+            str(value): loss(
+                jax.tree.map(lambda gate, v=value: jnp.full_like(gate, _logit(v)), gates)
+            )
             for value in VALUES
         },
         'helpful': {str(value): loss(opened(value)) for value in VALUES[1:]},

@@ -71,7 +71,10 @@ def table(rows: dict[str, Any]) -> str:
     columns = list(dict.fromkeys(column for row in flat.values() for column in row))
     return markdown.table(
         ['row', *columns],
-        [[f'`{name}`', *(str(row.get(column, '')) for column in columns)] for name, row in flat.items()],
+        [
+            [f'`{name}`', *(str(row.get(column, '')) for column in columns)]
+            for name, row in flat.items()
+        ],
     )
 
 

@@ -123,9 +123,9 @@ def graft(
 ) -> None:
     """Puts a memory into the host that is the model of a configuration; see `use_host`.
 
-    Layers without it stay the host's where its positions are rotary, with a context of one segment and
-    what is left of their window. Positions in embeddings begin at 0 in every segment, and then those
-    layers see the segment alone.
+    Layers without it stay the host's where its positions are rotary. They see their segment, one before
+    it, and the first tokens of the document (`Graft.window`): without those a host breaks. Positions in
+    embeddings begin at 0 in every segment, and then those layers see the segment alone.
 
     Args:
       name: one of `grafts()`.
@@ -164,7 +164,7 @@ def graft(
     if stands != 'feed_forward':
         replaces = chosen if stands == 'attention' else ()
         extra = sum(LAYERS[main].layer.extra(fields))
-        _keep_others(model, replaces, config.train.segment_length, extra)
+        _keep_others(config, replaces, main, extra)
         if beside and main in model.attention:
             raise UsageError(f'memory={name},beside: the host has this attention by itself.')
     stack = tuple(model[stands]) or ('',) * model.num_layers
@@ -292,12 +292,15 @@ def _with(stack: Sequence[str], chosen: Sequence[int], name: str) -> tuple[str, 
     return tuple(name if i in chosen else layer for i, layer in enumerate(stack))
 
 
-def _keep_others(model: Any, chosen: Sequence[int], segment: int, extra: int) -> None:
-    """Prepares the host's attention for segments of `segment` tokens, and `extra` ones of the memory.
+def _keep_others(config: Any, chosen: Sequence[int], main: str, extra: int) -> None:
+    """Prepares the host's attention for segments, around a memory `main` in the layers `chosen`.
+
+    `extra`: tokens of the memory that are put around every segment.
 
     Raises:
       UsageError: a layer that is replaced, or loses its own window, sees less than a segment.
     """
+    model, segment = config.model, config.train.segment_length
     windows = [model[name].window for name in model.attention]
     restarts = model.position != 'none'
     for layer, window in enumerate(windows):
@@ -307,10 +310,19 @@ def _keep_others(model: Any, chosen: Sequence[int], segment: int, extra: int) ->
                 f'tokens; use segment={window} or less'
                 + ('.' if layer in chosen else ', or position=rotary.')
             )
-    if not restarts:
-        if 'full' in model:
-            model.full.window = segment + extra
+    if restarts:
+        model.positions_restart = True
+        model.local = section('local', position='none')
+        model.attention = ('local',) * model.num_layers
         return
-    model.positions_restart = True
-    model.local = section('local', position='none')
-    model.attention = ('local',) * model.num_layers
+    if 'full' not in model:
+        return
+    grafted = ((name, entry.graft) for name, entry in LAYERS.items() if entry.graft)
+    name, window_graft = next((name, graft) for name, graft in grafted if graft.window)
+    if name == main or extra:  # its fields are the memory's; what it keeps would not be of the text
+        model.full.window = segment + extra
+        return
+    scale = scale_of(config, reach=segment)
+    fields = recipes()[name](scale).sections[name] | window_graft.fields(scale, _position(model))
+    model[name] = section(name, **fields)
+    model.attention = tuple(name if layer == 'full' else layer for layer in model.attention)

@@ -277,6 +277,7 @@ ENTRY = Entry(
         'left it, if kept, is read through a map that begins at zero',
         positions="the host's rotary ones, by places in the window; else a bias like ALiBi's beyond the "
         'segment',
+        window=True,
         groups=rates_of_window,
     ),
     view=View(held=held, read=read, series=series, lengths={'memory_length': ''}),

@@ -35,13 +35,13 @@ def tokens_of(host):
 
 @functools.partial(jax.jit, static_argnums=0)
 def read_all(module, params, tokens):
-    """Logits [2, batch, LENGTH, vocab] of two segments of a document."""
+    """Logits [segments, batch, LENGTH, vocab] of a document."""
 
     def read(state, segment, key):
         logits, state, _ = module.apply({'params': params}, segment, state, train=False)
         return state, logits
 
-    start = jnp.asarray([[True, True], [False, False]])
+    start = jnp.zeros(tokens.shape[:2], bool).at[0].set(True)
     segments = Segment(tokens, jnp.ones(tokens.shape, bool), start)
     state = module.apply({'params': params}, 2, method='initial_state')
     return read_segments(read, state, segments, jax.random.key(0))[1]

@@ -28,10 +28,9 @@ def get_config(argument, name='gpt2'):
 def test_chosen_layers(name):
     host, wanted = of_host(name)
     config = get_config('memory=infini,layers=last', name)
-    others = 'local' if name == 'gpt2' else 'full'
+    others = 'local' if name == 'gpt2' else 'sinks'
     assert config.model.attention == (others, 'infini')
-    if others == 'full':
-        assert config.model.full.window == LENGTH  # not the host's whole context in every segment
+    assert 'full' not in config.model  # not the host's whole context in every segment
     module, params, said = loaded(host, config)
     assert 'new: block_1/attention/gate; ignored: nothing' in said
     found = logits(module, params, tokens_of(host))
@@ -42,6 +41,17 @@ def test_the_window_has_room_for_tokens_of_the_memory():
     """The last token of a segment sees those that were put before it."""
     config = get_config('memory=recurrent', 'llama')
     assert config.model.full.window == longest_of(config.model, LENGTH) > LENGTH
+
+
+def test_layers_without_the_memory_keep_the_first_tokens():
+    """A pretrained decoder breaks when a window drops them."""
+    host, _ = of_host('llama')
+    module, params, _ = loaded(host, get_config('memory=local,layers=last', 'llama'))
+    tokens = np.random.default_rng(0).integers(0, 9, (5, 2, LENGTH)).astype(np.int32)
+    changed = tokens.copy()
+    changed[0, :, 0] += 1  # five segments ago; windows have room for two
+    first, second = (logits(module, params, rows)[-1] for rows in (tokens, changed))
+    assert np.abs(second - first).max() > 1e-6
 
 
 @pytest.mark.parametrize(

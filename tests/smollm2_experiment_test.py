@@ -1,0 +1,74 @@
+"""The experiment with a real decoder: its rows, its numbers; and a whole run with a toy host."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from experiments.smollm2 import __main__ as command
+from experiments.smollm2 import inside, learning, reading, report, windows
+
+HOST = Path(__file__).parent / 'goldens/gguf/llama.gguf'
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    """A toy host, and books of a few hundred tokens."""
+    for split in ('train', 'validation', 'test'):
+        for book in range(2):
+            path = tmp_path / 'books' / split / f'{book}.txt'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(' '.join(f'the hat {book * i % 7} in an old inn' for i in range(40)))
+    return [
+        f'--path={HOST}', f'--books={tmp_path / "books"}', f'--output={tmp_path / "out"}',
+        '--tokens=64', '--steps=2', '--segments=2', '--tiny',
+    ]  # fmt: skip
+
+
+def test_every_row_is_a_configuration(arguments):
+    options = command.parse(arguments)
+    given = {**windows.rows(16, 64), **inside.rows(16)}
+    for variants, changes in given.values():
+        config = reading.config_of(options, variants, **changes)
+        assert config.evaluate.segment_length in (8, 16)
+    for name in learning.ROWS:
+        config = learning.config_of(options, name)
+        groups = {pattern: rate for pattern, rate, *_ in config.optimizer.groups}
+        assert groups[learning.HOST] == 0.0 and groups['attention/gate$'] > 5
+
+
+def test_unknown_parts_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit):
+        command.parse([*arguments, '--parts=window'])
+    assert '--parts=window: allowed are windows, inside' in capsys.readouterr().err
+
+
+def test_bits_per_byte_by_position():
+    nats = [[8.0 * math.log(2)] * 4, [4.0 * math.log(2)] * 4]
+    found = {'nats': nats, 'bytes': [2.0, 2.0], 'segment': 512}
+    assert reading.bits(found, 0, 2048) == pytest.approx(3.0)
+    assert report.by_position(found) == {'0 - 512': 3.0, '512 - 2,048': 3.0, 'all': 3.0}
+    assert math.isnan(reading.bits(found, 2048, 4096))
+
+
+def test_heads_are_counted_by_the_sign_of_a_clear_derivative():
+    found = {
+        'slope': [[-3.0, 3.0], [0.1, -5.0]], 'error': [[1.0] * 2] * 2, 'read': [2.0, 4.0],
+        'by_query': [[0.1, 0.2], [0.3, 0.2]], 'all': {'0.05': [1.0, 3.0]}, 'helpful': {},
+    }  # fmt: skip
+    counted = report.of_gates(found)
+    assert (counted['help'], counted['harm'], counted['noise']) == (2, 1, 1)
+    assert counted['size of what is read'] == 3.0 and counted['all at 0.05'] == 2.0
+
+
+@pytest.mark.slow  # compiles a dozen programs
+def test_a_run_is_kept_and_has_tables(arguments, tmp_path, capsys):
+    command.main(arguments)
+    made = json.loads((tmp_path / 'out/smollm2.json').read_text())
+    assert set(made) == {'windows', 'inside', 'learning'}
+    assert made['learning']['memorizing/0']['kept'].keys() == {'0 - 64', 'all'}
+    assert '## inside' in (tmp_path / 'out/smollm2.md').read_text()
+    capsys.readouterr()
+    command.main(arguments)
+    assert 'Loaded' not in capsys.readouterr().out
