@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.smollm2 import __main__ as command
-from experiments.smollm2 import inside, learning, reading, report, windows
+from experiments.smollm2 import inside, reading, report, windows
 
 HOST = Path(__file__).parent / 'goldens/gguf/llama.gguf'
 
@@ -22,20 +22,20 @@ def arguments(tmp_path):
             path.write_text(' '.join(f'the hat {book * i % 7} in an old inn' for i in range(40)))
     return [
         f'--path={HOST}', f'--books={tmp_path / "books"}', f'--output={tmp_path / "out"}',
-        '--tokens=64', '--steps=2', '--segments=2', '--tiny',
+        '--tokens=64', '--segments=2', '--tiny',
     ]  # fmt: skip
 
 
 def test_every_row_is_a_configuration(arguments):
     options = command.parse(arguments)
-    given = {**windows.rows(16, 64), **inside.rows(16)}
-    for variants, changes in given.values():
+    read = [*windows.rows(16, 64).values(), *inside.rows(16).values()]
+    for variants, changes in read:
         config = reading.config_of(options, variants, **changes)
         assert config.evaluate.segment_length in (8, 16)
-    for name in learning.ROWS:
-        config = learning.config_of(options, name)
-        groups = {pattern: rate for pattern, rate, *_ in config.optimizer.groups}
-        assert groups[learning.HOST] == 0.0 and groups['attention/gate$'] > 5
+    grafted = windows.grafts(16, '1')
+    for name in ('memorizing', 'infini'):
+        variants, changes = grafted[name]
+        assert reading.config_of(options, variants, **changes).model.attention == ('sinks', name)
 
 
 def test_unknown_parts_are_refused(arguments, capsys):
@@ -66,8 +66,9 @@ def test_heads_are_counted_by_the_sign_of_a_clear_derivative():
 def test_a_run_is_kept_and_has_tables(arguments, tmp_path, capsys):
     command.main(arguments)
     made = json.loads((tmp_path / 'out/smollm2.json').read_text())
-    assert set(made) == {'windows', 'inside', 'learning'}
-    assert made['learning']['memorizing/0']['kept'].keys() == {'0 - 64', 'all'}
+    assert set(made) == {'windows', 'inside', 'grafts'}
+    assert made['grafts']['memorizing, shut'].keys() == {'run', '0 - 64', 'all'}
+    assert made['grafts']['memorizing'] != made['grafts']['memorizing, shut']
     assert '## inside' in (tmp_path / 'out/smollm2.md').read_text()
     capsys.readouterr()
     command.main(arguments)

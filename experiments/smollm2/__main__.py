@@ -1,11 +1,11 @@
 """A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
 
 python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
-    [--parts=windows,inside,learning] [--rows=NAME,NAME] [--seeds=1]
+    [--parts=windows,inside,grafts] [--rows=NAME,NAME] [--tokens=8192]
 
 `windows`: ways to see 512 tokens, and all 8,192, without any training.
 `inside`: why gates stay shut.
-`learning`: the gates of a memory learn on novels; scored by position in two others.
+`grafts`: memories in some layers, as they are put in, and with shut gates.
 What is finished is in DIR and is not repeated; DIR/smollm2.json and .md have all of it. `--tiny` is for
 a toy host: short texts, windows of 16.
 """
@@ -14,10 +14,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments.seeds import add_seeds
-from experiments.smollm2 import inside, learning, report, windows
+from experiments.smollm2 import inside, report, windows
 
-PARTS = {'windows': windows.run, 'inside': inside.run, 'learning': learning.run}
+PARTS = {'windows': windows.run, 'inside': inside.run, 'grafts': windows.run_grafts}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -30,10 +29,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--parts', type=lambda text: text.split(','), default=list(PARTS))
     parser.add_argument('--rows', type=lambda text: text.split(','), help='only these')
-    parser.add_argument('--tokens', type=int, default=16_384, help='read of every test book')
-    parser.add_argument('--segments', type=int, default=8, help='that gates are looked at in')
-    parser.add_argument('--steps', type=int, default=400, help='of 1,024 tokens')
-    add_seeds(parser, default='1')
+    parser.add_argument('--tokens', type=int, default=8192, help='read of every test book')
+    parser.add_argument('--segments', type=int, default=4, help='that gates are looked at in')
     parser.add_argument('--tiny', action='store_true')
     options = parser.parse_args(arguments)
     unknown = {*options.parts} - {*PARTS}

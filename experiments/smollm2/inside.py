@@ -70,6 +70,11 @@ def _logit(gate: float) -> float:
     return float(np.log(max(gate, 1e-13) / (1 - gate)))
 
 
+def at_gate(gates: dict[str, Any], value: float) -> dict[str, Any]:
+    """All gates at one value."""
+    return {path: jnp.full_like(gate, _logit(value)) for path, gate in gates.items()}
+
+
 def _size(x: Any) -> Any:
     """Root mean square of the lengths of vectors [..., n, width], by what stands before n."""
     return jnp.sqrt(jnp.square(x).sum(-1).mean(-1))
@@ -141,8 +146,8 @@ def look(options: Any, variants: str, changes: dict[str, Any], segments: int) ->
     )
     memory = trainer.evaluator.initial_state(params, 1)
     # Nearly shut: what a first opening does, to a model that is still the host.
-    gates = jax.tree.map(lambda gate: jnp.full_like(gate, _logit(FIRST)), gates_of(params))
-    shut = jax.tree.map(lambda gate: jnp.full_like(gate, _logit(0.0)), gates)
+    gates = at_gate(gates_of(params), FIRST)
+    shut = at_gate(gates, 0.0)
     for batch in warm:
         _, memory = looks.score(shut, params, memory, batch)
     sizes = jax.device_get(looks.sizes(with_gates(params, gates), memory, seen[0]))

@@ -45,7 +45,7 @@ def begun(config: Any) -> tuple[Trainer, Any]:
     return trainer, first_parameters(shared, make(), print)
 
 
-def by_segment(trainer: Trainer, params: Any, tokens: int, reset: bool = False) -> dict[str, Any]:
+def by_segment(trainer: Trainer, params: Any, tokens: int) -> dict[str, Any]:
     """Nats of every segment of the first `tokens` tokens of every test book, and its bytes.
 
     Returns:
@@ -62,8 +62,6 @@ def by_segment(trainer: Trainer, params: Any, tokens: int, reset: bool = False) 
         for number, (batch, _) in enumerate(lanes.in_order(_One(corpus, book), 1, length)):
             if (number + 1) * length > tokens:
                 break
-            if reset:
-                memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
             batch = sharding.from_processes(shared.mesh, batch, 1)
             memory, sums = step(initial, memory, batch)
             found.append(round(float(sums['nll']), 3))
@@ -87,9 +85,6 @@ class _One:
     def __getitem__(self, index: int) -> Any:
         return self._document
 
-    def sizes(self) -> Any:
-        raise NotImplementedError
-
 
 def bits(found: dict[str, Any], first: int, last: int) -> float:
     """Bits per byte of the tokens from `first` to `last` of all books together."""
@@ -105,7 +100,7 @@ def kept(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def keep(path: Path, content: Any, seeds: tuple[int, ...] = (0,)) -> Any:
+def keep(path: Path, content: Any) -> Any:
     """Writes the numbers of a finished part, with where they come from."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return provenance.save(path, content, seeds)
+    return provenance.save(path, content, [0])

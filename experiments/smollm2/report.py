@@ -43,39 +43,26 @@ def of_gates(found: dict[str, Any]) -> dict[str, float]:
 def collected(output: Path) -> dict[str, Any]:
     """The numbers of all finished parts, as pages show them."""
     parts: dict[str, Any] = {}
-    for path in sorted(output.glob('*/*.json')) + sorted(output.glob('learning/*/*.json')):
-        part, *name = path.relative_to(output).with_suffix('').parts
-        found = kept(path)
-        runs = {'run': found['run']}
+    for path in sorted(output.glob('*/*.json')):
+        part, name, found = path.parent.name, path.stem, kept(path)
+        rows, run = parts.setdefault(part, {}), {'run': found['run']}
         if part == 'inside':
-            shown: Any = of_gates(found)
+            rows[name] = run | of_gates(found)
         elif 'kept' in found:
-            shown = {kind: by_position(found[kind]) for kind in ('kept', 'reset')}
+            rows[name] = run | by_position(found['kept'])
+            rows[f'{name}, shut'] = run | by_position(found['shut'])
         else:
-            shown = by_position(found)
-        parts.setdefault(part, {})['/'.join(name)] = runs | shown
+            rows[name] = run | by_position(found)
     return parts
 
 
 def table(rows: dict[str, Any]) -> str:
     """Rows of numbers by name; columns in the order in which they first occur."""
-    flat = {
-        name: {
-            ', '.join((column, *inner)): value
-            for column, cell in row.items() if column != 'run'
-            for inner, value in ([((key,), v) for key, v in cell.items()]
-                                 if isinstance(cell, dict) else [((), cell)])
-        }
-        for name, row in rows.items()
-    }  # fmt: skip
-    columns = list(dict.fromkeys(column for row in flat.values() for column in row))
-    return markdown.table(
-        ['row', *columns],
-        [
-            [f'`{name}`', *(str(row.get(column, '')) for column in columns)]
-            for name, row in flat.items()
-        ],
-    )
+    columns = list(dict.fromkeys(key for row in rows.values() for key in row if key != 'run'))
+    lines = [
+        [f'`{name}`', *(str(row.get(key, '')) for key in columns)] for name, row in rows.items()
+    ]
+    return markdown.table(['row', *columns], lines)
 
 
 def write(output: Path) -> str:

@@ -1,38 +1,68 @@
-"""What a real decoder does at a window, without any training: three ways to see 512 tokens, and all."""
+"""A real decoder at a window, without any training: ways to see 512 tokens, all, and grafted memories."""
 
 import gc
 from typing import Any
 
 from experiments.smollm2 import reading
+from experiments.smollm2.inside import at_gate, gates_of, with_gates
 from experiments.smollm2.reading import CONTEXT, WINDOW
+
+LAYERS = '9+12+14+17+20+21'  # of 30; where `inside` has clear slopes
 
 
 def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Names to variants of `configs/host.py` and changed fields."""
-    half = window // 2
-    held = {'model.sinks.memory_length': half}
+    half, whole = window // 2, f'segment={window}'
     return {
-        'segments': (f'memory=local,segment={window}', {}),
+        'segments': (f'memory=local,{whole}', {}),
         'sliding': (f'memory=none,segment={half},context={window}', {}),
-        'sinks': (f'memory=sinks,segment={half}', held),
-        'all': (f'memory=none,segment={window},context={context}', {}),
-        'all, beyond': (
-            f'memory=none,segment={window},context={context}',
-            {'model.full.window': 2 * context},  # as transformers reads on
+        'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
+        'all': (f'memory=none,{whole},context={context}', {}),
+        'all, beyond': (  # as transformers reads on
+            f'memory=none,{whole},context={context}',
+            {'model.full.window': 2 * context},
         ),
     }
 
 
-def run(options: Any) -> None:
-    """Bits per byte of every row by position, untrained."""
-    window, context = (16, 64) if options.tiny else (WINDOW, CONTEXT)
-    for name, (variants, changes) in rows(window, context).items():
-        path = options.output / 'windows' / f'{name}.json'
+def grafts(window: int, layers: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The same for memories in some layers, and what stands in the others in all of them."""
+    whole = f'segment={window}'
+    return {
+        'sinks, two windows': (f'memory=sinks,{whole}', {'model.sinks.memory_length': window}),
+        'memorizing': (
+            f'memory=memorizing,layers={layers},{whole}',
+            {'model.memorizing.memory_size': 8192},
+        ),
+        'infini': (f'memory=infini,layers={layers},{whole}', {}),
+    }
+
+
+def _run(options: Any, part: str, given: dict[str, tuple[str, dict[str, Any]]]) -> None:
+    for name, (variants, changes) in given.items():
+        path = options.output / part / f'{name}.json'
         if reading.kept(path) or (options.rows and name not in options.rows):
             continue
         trainer, params = reading.begun(reading.config_of(options, variants, **changes))
-        found = reading.by_segment(trainer, params, options.tokens)
+        if gates := gates_of(params):
+            shut = with_gates(params, at_gate(gates, 0.0))
+            found = {
+                'kept': reading.by_segment(trainer, params, options.tokens),
+                'shut': reading.by_segment(trainer, shut, options.tokens),
+            }
+        else:
+            found = reading.by_segment(trainer, params, options.tokens)
         reading.keep(path, found)
-        print(f'{name}: {found["seconds"]} s', flush=True)
+        print(f'{part}, {name}: finished', flush=True)
         del trainer, params
         gc.collect()
+
+
+def run(options: Any) -> None:
+    """Bits per byte of the host by position, in every way to read."""
+    _run(options, 'windows', rows(*((16, 64) if options.tiny else (WINDOW, CONTEXT))))
+
+
+def run_grafts(options: Any) -> None:
+    """The same with memories that have learned nothing, as they are put in, and with shut gates."""
+    _run(options, 'grafts', grafts(*((16, '1') if options.tiny else (WINDOW, LAYERS))))
