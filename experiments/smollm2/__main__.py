@@ -1,11 +1,12 @@
 """A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
 
 python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
-    [--parts=windows,inside,grafts] [--rows=NAME,NAME] [--tokens=8192]
+    [--parts=windows,inside,grafts,learning] [--rows=NAME,NAME] [--tokens=8192]
 
 `windows`: ways to see 512 tokens, and all 8,192, without any training.
 `inside`: why gates stay shut.
 `grafts`: memories in some layers, as they are put in, and with shut gates.
+`learning`: the gates of one of them learn on novels.
 What is finished is in DIR and is not repeated; DIR/smollm2.json and .md have all of it. `--tiny` is for
 a toy host: short texts, windows of 16.
 """
@@ -16,7 +17,12 @@ from pathlib import Path
 
 from experiments.smollm2 import inside, report, windows
 
-PARTS = {'windows': windows.run, 'inside': inside.run, 'grafts': windows.run_grafts}
+PARTS = {
+    'windows': windows.run,
+    'inside': inside.run,
+    'grafts': windows.run_grafts,
+    'learning': windows.run_learning,
+}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -31,6 +37,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--rows', type=lambda text: text.split(','), help='only these')
     parser.add_argument('--tokens', type=int, default=8192, help='read of every test book')
     parser.add_argument('--segments', type=int, default=4, help='that gates are looked at in')
+    parser.add_argument('--steps', type=int, default=24, help='of 1,024 tokens')
     parser.add_argument('--tiny', action='store_true')
     options = parser.parse_args(arguments)
     unknown = {*options.parts} - {*PARTS}

@@ -17,6 +17,7 @@ import numpy as np
 from experiments.smollm2 import reading
 from experiments.smollm2.reading import WINDOW
 from longmem_jax.data import lanes
+from longmem_jax.layers import associative
 from longmem_jax.segment import Segment
 from longmem_jax.training.optimizer import parameter_path
 from longmem_jax.training.step import score_segment
@@ -30,22 +31,13 @@ CLEAR = 2.0  # standard errors of a derivative that is not noise
 def rows(window: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Names to variants of `configs/host.py` and changed fields."""
     every = f',layers=0-last,segment={window}'
-    infini = f'memory=infini{every}'
+    fields = {'memory_size': 8192, 'memory_length': 0}
     return {
         'memorizing': (
             f'memory=memorizing{every}',
-            {'model.memorizing.memory_size': 8192, 'model.memorizing.memory_length': 0},
+            {f'model.memorizing.{name}': value for name, value in fields.items()},
         ),
-        'infini': (infini, {}),
-        'infini, softmax': (infini, {'model.infini.features': 'softmax'}),
-        'infini, sequential': (
-            infini,
-            {
-                'model.infini.features': 'normalized',
-                'model.infini.rule': 'delta_sequential',
-                'model.infini.normalizer': 'none',
-            },
-        ),
+        'infini': (f'memory=infini{every}', {}),
     }
 
 
@@ -80,6 +72,15 @@ def _size(x: Any) -> Any:
     return jnp.sqrt(jnp.square(x).sum(-1).mean(-1))
 
 
+def _sums(state: Any, queries: Any) -> Any:
+    """What queries [batch, heads, n, head_dim] read of Infini-attention's sums, with its defaults."""
+    features = associative.FEATURES['elu'][0](queries)
+    by_key_head = features.reshape(
+        len(features), state.pairs.matrix.shape[1], -1, features.shape[3]
+    )
+    return associative.read(state.pairs, by_key_head, 'sum', 'clamp', 1e-6).reshape(features.shape)
+
+
 class Looks:
     """The compiled looks at one grafted host."""
 
@@ -102,14 +103,19 @@ class Looks:
                 method='hidden',
                 mutable=['intermediates'],
                 capture_intermediates=lambda module, method: (
-                    method == 'retrieve' or module.path[-2:] == ('projections', 'out')
+                    method == 'retrieve' or module.path[-1] in ('query', 'out')
                 ),
             )
             layers = {}
             for path, gate in gates_of(params).items():
-                layer = found['intermediates'][path.split('/')[0]]['attention']
-                (read,), (y,) = layer['retrieve'], layer['projections']['out']['__call__']
-                kernel = params[path.split('/')[0]]['attention']['projections']['out']['kernel']
+                block = path.split('/')[0]
+                layer = found['intermediates'][block]['attention']
+                (y,), (queries,) = (
+                    layer['projections'][map]['__call__'] for map in ('out', 'query')
+                )
+                state = memory[int(block.removeprefix('block_'))].attention
+                read = layer['retrieve'][0] if 'retrieve' in layer else _sums(state, queries)
+                kernel = params[block]['attention']['projections']['out']['kernel']
                 mean = read.mean(-2, keepdims=True)
                 share = jnp.square(read - mean).sum((-1, -2)) / jnp.square(read).sum((-1, -2))
                 mapped = jnp.einsum('bhnd,hdw->bnw', read, kernel)

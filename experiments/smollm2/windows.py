@@ -1,12 +1,15 @@
-"""A real decoder at a window, without any training: ways to see 512 tokens, all, and grafted memories."""
+"""A real decoder at a window, without any training: ways to see 512 tokens, and grafted memories."""
 
 import gc
 from typing import Any
+
+import jax
 
 from experiments.smollm2 import reading
 from experiments.smollm2.inside import at_gate, gates_of, with_gates
 from experiments.smollm2.reading import CONTEXT, WINDOW
 
+RATE = 0.01  # of the gates five times that
 LAYERS = '9+12+14+17+20+21'  # of 30; where `inside` has clear slopes
 
 
@@ -66,3 +69,21 @@ def run(options: Any) -> None:
 def run_grafts(options: Any) -> None:
     """The same with memories that have learned nothing, as they are put in, and with shut gates."""
     _run(options, 'grafts', grafts(*((16, '1') if options.tiny else (WINDOW, LAYERS))))
+
+
+def run_learning(options: Any) -> None:
+    """The gates of one graft learn on other novels, at a rate at which they can open."""
+    variants, _ = grafts(*((16, '1') if options.tiny else (WINDOW, LAYERS)))['infini']
+    path = options.output / 'grafts' / 'infini, gates learned.json'
+    if reading.kept(path):
+        return
+    changes = {
+        'optimizer.learning_rate': RATE, 'optimizer.schedule': 'constant', 'data.pieces': 16,
+        'train.num_steps': 2 if options.tiny else options.steps, 'train.segments_per_step': 2,
+    }  # fmt: skip
+    trainer, params = reading.begun(reading.config_of(options, f'{variants},frozen', **changes))
+    done = trainer.train(0, None, 100, begin=params)
+    gates = {path: jax.nn.sigmoid(gate) for path, gate in gates_of(done.params).items()}
+    found = reading.by_segment(trainer, done.params, options.tokens)
+    shown = {'steps': done.steps, 'gates': jax.tree.map(lambda gate: gate.tolist(), gates)}
+    reading.keep(path, found | shown)

@@ -170,17 +170,13 @@ class InfiniAttention(nn.Module):
         rules = Rules(offset=offset, scale=self.settings.score_scale, **by_distance)
         parts = (('segment', keys.shape[2]),)
         local = attend_in(self, queries, keys, values, rules, train=train, parts=parts)
-        retrieved = self.retrieve(queries if self.rotate_memory else plain, state)
+        features = self._features(queries if self.rotate_memory else plain)
+        batch, heads, length, width = features.shape
+        features = features.reshape(batch, self.settings.kv_heads, -1, width)
+        retrieved = associative.read(state.pairs, features, *self.reading)
+        retrieved = retrieved.reshape(batch, heads, length, width).astype(local.dtype)
         gate = self.gates(state).astype(local.dtype)
-        return self.projections.out(gate * retrieved.astype(local.dtype) + (1 - gate) * local)
-
-    def retrieve(self, queries: jax.Array, state: InfiniState) -> jax.Array:
-        """What queries [batch, heads, n, head_dim] read of the memory (Eq. 9), float32."""
-        features = self._features(queries)
-        by_key_head = features.reshape(
-            features.shape[0], self.settings.kv_heads, -1, features.shape[3]
-        )
-        return associative.read(state.pairs, by_key_head, *self.reading).reshape(features.shape)
+        return self.projections.out(gate * retrieved + (1 - gate) * local)
 
     def gates(self, state: InfiniState) -> jax.Array:
         """Weights of the memory, [batch | 1, heads, 1, 1]."""
