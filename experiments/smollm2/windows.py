@@ -37,6 +37,10 @@ def grafts(window: int, layers: str) -> dict[str, tuple[str, dict[str, Any]]]:
             f'memory=memorizing,layers={layers},{whole}',
             {'model.memorizing.memory_size': 8192},
         ),
+        'memorizing, segment alone': (
+            f'memory=memorizing,layers={layers},{whole}',
+            {'model.memorizing.memory_size': 8192, 'model.memorizing.memory_length': 0},
+        ),
         'infini': (f'memory=infini,layers={layers},{whole}', {}),
     }
 
