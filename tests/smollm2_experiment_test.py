@@ -67,9 +67,9 @@ def test_a_run_is_kept_and_has_tables(arguments, tmp_path, capsys):
     command.main(arguments)
     made = json.loads((tmp_path / 'out/smollm2.json').read_text())
     assert set(made) == {'windows', 'inside', 'grafts'}
-    assert made['grafts']['memorizing, shut'].keys() == {'run', '0 - 64', 'all'}
-    assert 'infini, gates learned' in made['grafts']
-    assert made['grafts']['memorizing'] != made['grafts']['memorizing, shut']
+    assert made['grafts']['memorizing shut'].keys() == {'run', '0 - 64', 'all'}
+    assert 'infini with gates learned' in made['grafts']
+    assert made['grafts']['memorizing'] != made['grafts']['memorizing shut']
     assert '## inside' in (tmp_path / 'out/smollm2.md').read_text()
     capsys.readouterr()
     command.main(arguments)

@@ -50,7 +50,7 @@ def collected(output: Path) -> dict[str, Any]:
             rows[name] = run | of_gates(found)
         elif 'kept' in found:
             rows[name] = run | by_position(found['kept'])
-            rows[f'{name}, shut'] = run | by_position(found['shut'])
+            rows[f'{name} shut'] = run | by_position(found['shut'])
         else:
             rows[name] = run | by_position(found)
     return parts

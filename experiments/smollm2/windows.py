@@ -21,7 +21,7 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
         'sliding': (f'memory=none,segment={half},context={window}', {}),
         'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
         'all': (f'memory=none,{whole},context={context}', {}),
-        'all, beyond': (  # as transformers reads on
+        'all beyond': (  # as transformers reads on
             f'memory=none,{whole},context={context}',
             {'model.full.window': 2 * context},
         ),
@@ -32,12 +32,12 @@ def grafts(window: int, layers: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """The same for memories in some layers, and what stands in the others in all of them."""
     whole = f'segment={window}'
     return {
-        'sinks, two windows': (f'memory=sinks,{whole}', {'model.sinks.memory_length': window}),
+        'sinks of two windows': (f'memory=sinks,{whole}', {'model.sinks.memory_length': window}),
         'memorizing': (
             f'memory=memorizing,layers={layers},{whole}',
             {'model.memorizing.memory_size': 8192},
         ),
-        'memorizing, segment alone': (
+        'memorizing on segments': (
             f'memory=memorizing,layers={layers},{whole}',
             {'model.memorizing.memory_size': 8192, 'model.memorizing.memory_length': 0},
         ),
@@ -78,7 +78,7 @@ def run_grafts(options: Any) -> None:
 def run_learning(options: Any) -> None:
     """The gates of one graft learn on other novels, at a rate at which they can open."""
     variants, _ = grafts(*((16, '1') if options.tiny else (WINDOW, LAYERS)))['infini']
-    path = options.output / 'grafts' / 'infini, gates learned.json'
+    path = options.output / 'grafts' / 'infini with gates learned.json'
     if reading.kept(path):
         return
     changes = {
