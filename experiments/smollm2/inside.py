@@ -103,7 +103,7 @@ class Looks:
                 method='hidden',
                 mutable=['intermediates'],
                 capture_intermediates=lambda module, method: (
-                    method == 'retrieve' or module.path[-1] in ('query', 'out')
+                    method == 'retrieve' or module.path[-1:] in (('query',), ('out',))
                 ),
             )
             layers = {}
