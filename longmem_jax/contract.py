@@ -56,7 +56,8 @@ class ModelSettings:
       rotary_bands: 'llama3', 'yarn': turns in rotary_original tokens. Frequencies with fewer turns than
         the first number are divided, those with more than the second are not.
       rotary_gain: factor of rotated queries, and of rotated keys.
-      head_norm: norm of the queries and the keys of every head: 'none', 'rmsnorm', 'layernorm'.
+      head_norm: norm of the queries and the keys of every head: 'none', or a kind as of `norm`; or
+        'joint_rmsnorm', of all heads as one vector.
       init: kernels at the start: 'normal', 'glorot_uniform', 'torch' (PyTorch's uniform).
       scale_residual_init: kernels whose results are added to the residual stream, `out` of attention
         and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
@@ -65,7 +66,7 @@ class ModelSettings:
       cache_tokens: of layers with a decoder's key-value cache ('full', 'sliding'): tokens that are kept,
         0 = all that they see; in training and --mode=evaluate. Other modes keep what their texts need.
       cache_dtype: dtype of that cache; None = `dtype`.
-      norm: kind of norm of the stack: 'layernorm' or 'rmsnorm'.
+      norm: kind of norm of the stack: 'layernorm', 'rmsnorm' or 'centred_rmsnorm', see `layers.norms`.
       pre_norm: norms before the layers; False: after the residual additions.
       residual_dropout: rate on what is added to the residual stream; -1 = `dropout`.
       token_std: root mean square of the vectors of tokens at the start; 0 = `init_std`.

@@ -60,6 +60,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         transformer_xl=section('transformer_xl', memory_length=128),
         dense=section('dense'),
         parallel_residual=False,  # pre-norm: attention and feed-forward layer read the same input
+        output_norm=(),  # with pre_norm, a bool per layer: norms of outputs, not of inputs; () = none
         final_norm=True,  # with pre_norm: one more norm before the output layer
         scale_embedding=True,  # multiply token vectors by sqrt(d_model)
         position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'

@@ -43,6 +43,7 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
         problems.append(
             'parallel_residual = True: needs pre_norm = True, and a model without cross-attention'
         )
+    problems += _output_norm(model)
     problems += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
     for name in ('residual_dropout', 'embedding_dropout'):
         if model[name] != -1 and between(model, 0, 1, name, ends='[)'):
@@ -144,6 +145,18 @@ def _kernels(model: Any) -> list[str]:
         ]
     layers = {name: model[name] for name in used(model) if name in ATTENTION}
     return under('config.model', kernel_problems(ATTENTION, layers, model))
+
+
+def _output_norm(model: Any) -> list[str]:
+    """Problems of `output_norm`."""
+    norms = tuple(model.output_norm)
+    if not norms:
+        return []
+    if not all(isinstance(norm, bool) for norm in norms) or len(norms) != model.num_layers:
+        return [f'output_norm = {norms}: one bool per layer is needed, {model.num_layers} in all']
+    if not model.pre_norm or model.kind != 'language_model':
+        return ["output_norm: needs pre_norm = True, and kind = 'language_model'"]
+    return []
 
 
 def _positions(model: Any, segment_length: int) -> list[str]:

@@ -27,7 +27,7 @@ from longmem_jax.files import copy, whole_file, write, write_json
 from longmem_jax.hosts.families import FAMILIES
 from longmem_jax.hosts.hosts import Host, rows_of
 from longmem_jax.hosts.model_fields import attributes_of, differences, model_of
-from longmem_jax.hosts.patterns import pattern
+from longmem_jax.hosts.patterns import layout
 from longmem_jax.hosts.tables import TABLE
 from longmem_jax.hosts.tensor_files import DTYPES, INDEX, OWN, WHOLE
 from longmem_jax.memory.registry import used
@@ -49,8 +49,7 @@ Tensors = dict[str, Callable[[], np.ndarray]]
 
 def _joined(flat: Mapping[str, Any], row: Any) -> np.ndarray:
     """The tensor of a row."""
-    ours = [np.asarray(flat[path]) for path in row.ours]
-    return pattern(row.layout).put(np.stack(ours) if len(ours) > 1 else ours[0])
+    return layout(row.layout).put([np.asarray(flat[path]) for path in row.ours])
 
 
 def save(

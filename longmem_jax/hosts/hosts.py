@@ -33,7 +33,7 @@ from longmem_jax.hosts import graft_file, model_fields, tables
 from longmem_jax.hosts.families import FAMILIES, Family
 from longmem_jax.hosts.gguf_tensors import GgufFile
 from longmem_jax.hosts.graft_file import AND, Files
-from longmem_jax.hosts.patterns import pattern
+from longmem_jax.hosts.patterns import Shapes, layout
 from longmem_jax.hosts.tensor_files import OWN, TensorFiles, some
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.memory.registry import LAYERS
@@ -273,9 +273,9 @@ def _is_whole(host: Host, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> bool:
     return {*wanted} == {*shapes(make(host.model, host.segment_length))}
 
 
-# Where one of our parameters is: the tensor, its number among those in it, the layout, and the shape of
+# Where one of our parameters is: the tensor, its number among those in it, the layout, and the shapes of
 # all that are in the tensor.
-Source = tuple[str, int, str, tuple[int, ...]]
+Source = tuple[str, int, str, Shapes]
 
 
 def _sources(
@@ -303,18 +303,17 @@ def _sources(
             missing += [row.theirs] if needed or host.model is host.plain else []
             continue
         known.add(name)
-        shape = tuple(own[row.ours[0]].shape)
-        whole = (len(row.ours), *shape) if len(row.ours) > 1 else shape
-        theirs = pattern(row.layout).their_shape(whole)
+        every = [tuple(own[path].shape) for path in row.ours]
+        theirs = layout(row.layout).their_shape(every)
         if host.files.shapes[name] != theirs:
             problems.append(f'{name} is {host.files.shapes[name]}, by config.json {theirs}')
         elif not needed:
             ignored.append(name)
-        for number, path in enumerate(row.ours):
+        for number, (path, shape) in enumerate(zip(row.ours, every, strict=True)):
             if path in wanted and tuple(wanted[path].shape) != shape:
                 problems.append(f'{name} gives {path} {shape}, this model has {wanted[path].shape}')
             elif path in wanted:
-                found[path] = (name, number if len(row.ours) > 1 else -1, row.layout, whole)
+                found[path] = (name, number, row.layout, every)
     for name in set(host.files.shapes) - known:
         path = name.removeprefix(OWN).replace('.', '/')
         if not name.startswith(OWN) or host.model is host.plain:
@@ -326,7 +325,7 @@ def _sources(
             problems.append(f'{name} is {host.files.shapes[name]}, not {wanted[path].shape}')
         else:
             axes = ' '.join(f'a{i}' for i in range(len(wanted[path].shape)))
-            found[path] = (name, -1, f'{axes} -> {axes}', tuple(wanted[path].shape))
+            found[path] = (name, 0, f'{axes} -> {axes}', [tuple(wanted[path].shape)])
     unknown: list[str] = []
     for name in set(host.files.shapes) - known:
         buffer = any(re.fullmatch(which, name) for which in host.family.ignored)
@@ -364,22 +363,19 @@ def _place(
     files: Files,
     name: str,
     number: int,
-    layout: str,
-    shape: tuple[int, ...],
+    rule: str,
+    shapes: Shapes,
     placed: jax.sharding.Sharding,
 ) -> jax.Array:
     """One of our parameters on its devices; every part is read once, also if several devices hold it."""
-    rule, parts = pattern(layout), {}
-    ours = shape if number < 0 else shape[1:]
+    parts, ours = {}, shapes[number]
 
     def part(index: tuple[slice, ...] | None) -> np.ndarray:
         assert index is not None
         index = tuple(slice(*cut.indices(size)[:2]) for cut, size in zip(index, ours, strict=True))
         key = tuple((cut.start, cut.stop) for cut in index)
         if key not in parts:
-            whole = index if number < 0 else (slice(number, number + 1), *index)
-            taken = rule.take(lambda cuts: files.read(name, cuts), whole, shape)
-            taken = taken if number < 0 else taken[0]
+            taken = layout(rule).take(lambda cuts: files.read(name, cuts), number, index, shapes)
             parts[key] = np.asarray(taken, np.float32, order='C')  # keeps scalars
             # Both are NaN if any number is; no array of flags is made.
             if parts[key].size and not np.isfinite([parts[key].min(), parts[key].max()]).all():

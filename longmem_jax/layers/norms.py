@@ -6,14 +6,15 @@ import jax.numpy as jnp
 
 from longmem_jax.layers import initializers
 
-KINDS = ('layernorm', 'rmsnorm')
+KINDS = ('layernorm', 'rmsnorm', 'centred_rmsnorm')
 
 
 class Norm(nn.Module):
     """LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last axis.
 
     Attributes:
-      kind: 'layernorm' (scale and bias) or 'rmsnorm' (scale only).
+      kind: 'layernorm' (scale and bias), 'rmsnorm' (scale only), or 'centred_rmsnorm' (the scale is
+        stored as what it differs from 1 by).
       epsilon: added to the variance or the mean square.
     """
 
@@ -26,7 +27,10 @@ class Norm(nn.Module):
         x32 = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
         axes = initializers.with_axes
-        scale = self.param('scale', axes(nn.initializers.ones, ('norm',)), (x.shape[-1],))
+        centred = self.kind == 'centred_rmsnorm'
+        init = nn.initializers.zeros if centred else nn.initializers.ones
+        scale = self.param('scale', axes(init, ('norm',)), (x.shape[-1],))
+        scale = scale + 1 if centred else scale
         if self.kind == 'layernorm':
             x32 = x32 - x32.mean(axis=-1, keepdims=True)
         x32 = x32 * jax.lax.rsqrt(

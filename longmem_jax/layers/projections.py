@@ -17,6 +17,8 @@ from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.rows_product import rows_of_a_lane_times, rows_times
 
+JOINT_NORM = 'joint_rmsnorm'  # one RMSNorm of the vectors of all heads together
+
 
 class HeadsIn(nn.Module):
     """[..., length, d_model] to [..., num_heads, length, head_dim].
@@ -27,7 +29,8 @@ class HeadsIn(nn.Module):
       kernel_init: initialiser of the kernel.
       axis: logical axis of the heads; 'kv_heads' for keys and values shared by query heads.
       bias: adds a bias [heads, head_dim].
-      norm, epsilon: norm of each head's result, 'none' or one of `norms.KINDS`; see `Norm`.
+      norm, epsilon: norm of each head's result, 'none' or one of `norms.KINDS`, see `Norm`; or
+        `JOINT_NORM`.
       precision: of the product; None = the default of the device.
     """
 
@@ -57,7 +60,10 @@ class HeadsIn(nn.Module):
             projected = projected + bias.astype(self.dtype).reshape(
                 (1,) * (x.ndim - 1) + bias.shape
             )
-        if self.norm != 'none':
+        if self.norm == JOINT_NORM:
+            joint = projected.reshape(*x.shape[:-1], -1)
+            projected = Norm('rmsnorm', self.epsilon, name='norm')(joint).reshape(projected.shape)
+        elif self.norm != 'none':
             projected = Norm(self.norm, self.epsilon, name='norm')(projected)
         return jnp.swapaxes(projected, -3, -2)
 
@@ -105,6 +111,7 @@ class Projections(nn.Module):
     Attributes:
       settings: sizes of the model, `attention_bias` and `num_kv_heads`.
       bias: all four have biases, as a layer's paper asks for; False = as `settings.attention_bias`.
+      head_norm: whether queries and keys have `settings.head_norm`.
       key_dim, value_dim: width of queries and keys, and of values; 0 = head_dim.
       query_heads: heads of queries; 0 = num_heads.
       key_heads, value_heads: heads of keys and of values; 0 = kv_heads. See `repeat_heads` for layers in
@@ -113,6 +120,7 @@ class Projections(nn.Module):
 
     settings: ModelSettings
     bias: bool = False
+    head_norm: bool = True
     key_dim: int = 0
     value_dim: int = 0
     query_heads: int = 0
@@ -126,7 +134,7 @@ class Projections(nn.Module):
         common: dict[str, Any] = dict(bias=biased, dtype=settings.dtype, kernel_init=kernel_init)
         keyed: dict[str, Any] = dict(
             head_dim=self.key_dim or settings.head_dim,
-            norm=settings.head_norm,
+            norm=settings.head_norm if self.head_norm else 'none',
             epsilon=settings.norm_epsilon,
         )
         shared = 'kv_heads' if settings.num_kv_heads else 'heads'

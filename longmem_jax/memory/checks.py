@@ -7,6 +7,7 @@ from longmem_jax.attention.relative_position import POSITIONS
 from longmem_jax.contract import BIASES, INITS, KERNELS, Entry, Fields
 from longmem_jax.layers import norms
 from longmem_jax.layers.positions import SCALINGS, rotated_width
+from longmem_jax.layers.projections import JOINT_NORM
 from longmem_jax.problems import above, at_least, at_most, between, of_section, one_of
 
 # Larger ones are slips, or of a file that would take all memory: before anything is compiled there are
@@ -37,7 +38,7 @@ def size_problems(model: Any) -> list[str]:
         problems.append(
             "kernels = 'fused': has no float64; use dtype='bfloat16' or 'float32', or 'plain'"
         )
-    problems += one_of(model, head_norm=('none', *norms.KINDS))
+    problems += one_of(model, head_norm=('none', *norms.KINDS, JOINT_NORM))
     problems += above(model, 0, 'norm_epsilon') + at_least(model, 0, 'init_std')
     return (
         problems

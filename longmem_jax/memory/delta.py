@@ -42,11 +42,17 @@ class DeltaNet(RecurrentMemory):
         among=GATES,
     )
     key_dim: int = field(0, 'width of queries and keys; 0 = head_dim', least=0, share='head_dim')
+    value_dim: int = field(0, 'width of values; 0 = head_dim', least=0, share='head_dim')
     key_heads: int = field(
         0,
-        "heads of queries and keys, each shared by a group of the model's heads; 0 = as in attention",
+        'heads of queries and keys, each shared by a group of those of values; 0 = as in attention',
         least=0,
-        divides='num_heads',
+    )
+    value_heads: int = field(
+        0, 'heads of values, and of the memory; 0 = num_heads', least=0, share='num_heads'
+    )
+    head_norm: bool = field(
+        True, "queries and keys have the model's head_norm, before the convolution"
     )
     convolution: int = field(
         4, 'tokens that a convolution of queries, keys and values sees; 0 = there is none', least=0
@@ -71,42 +77,52 @@ class DeltaNet(RecurrentMemory):
     epsilon: float = field(1e-5, 'added to the mean square in the norm of what is read', above=0)
 
     def parts(self) -> None:
-        heads, sizes = self.settings.num_heads, self.sizes()
+        sizes = self.sizes()
+        # By the name of the model's heads a mesh can split them.
+        heads = 'value_heads' if self.value_heads else 'heads'
         self.projections = Projections(
             self.settings,
+            head_norm=self.head_norm,
             key_dim=sizes.key_dim,
+            value_dim=sizes.value_dim,
             query_heads=self.key_heads,
             key_heads=self.key_heads,
-            value_heads=heads if self.key_heads else 0,
+            value_heads=sizes.value_heads if self.key_heads else 0,
         )
         if self.convolution:
             maps, size = self.projections, self.convolution
             self.query_convolution = self.conv_of(maps.query, size)
             self.key_convolution = self.conv_of(maps.key, size)
             self.value_convolution = self.conv_of(maps.value, size)
-        self.write = param('d_model', 'heads')
+        self.write = param('d_model', heads)
         if self.gate == 'head':
-            self.decay = param('d_model', 'heads')
-            self.decay_bias = param('heads', init=drawn_bias)
+            self.decay = param('d_model', heads)
+            self.decay_bias = param(heads, init=drawn_bias)
         if self.gate == 'channel':
             self.decay_in = param('d_model', 'rank')
-            self.decay_out = param('rank', 'heads', 'key_dim')
-            self.decay_bias = param('heads', 'key_dim', init=drawn_bias)
+            self.decay_out = param('rank', heads, 'key_dim')
+            self.decay_bias = param(heads, 'key_dim', init=drawn_bias)
         if self.gate != 'none':
-            self.log_rate = param('heads', init=drawn_log_rates)
+            self.log_rate = param(heads, init=drawn_log_rates)
         if self.output_gate == 'silu':
-            self.shown = self.to_heads()
+            self.shown = self.to_heads(sizes.value_dim, sizes.value_heads)
         if self.output_gate == 'sigmoid':
+            width = 'value_dim' if self.value_dim else 'head_dim'
             self.shown_in = param('d_model', 'rank')
-            self.shown_out = param('rank', 'heads', 'head_dim')
+            self.shown_out = param('rank', heads, width)
         self.norm = Norm('rmsnorm', self.epsilon)
 
+    def heads(self) -> int:
+        """The heads of values."""
+        return int(self.sizes().value_heads)
+
     def state(self) -> jax.Array:
-        """S [key_dim, head_dim]."""
-        return jnp.zeros((self.sizes().key_dim, self.settings.head_dim), self.float32)
+        """S [key_dim, value_dim]."""
+        sizes = self.sizes()
+        return jnp.zeros((sizes.key_dim, sizes.value_dim), self.float32)
 
     def inputs(self, x: jax.Array, lane: Lane) -> tuple[jax.Array, ...]:
-        """q, k [heads, n, key_dim], v [heads, n, head_dim], b [heads, n], and log a with a gate."""
+        """q, k [heads, n, key_dim], v [heads, n, value_dim], b [heads, n], and log a with a gate."""
         maps = self.projections
         q, k, v = maps.queries(x), maps.keys(x), maps.values(x)
         if self.convolution:
@@ -153,10 +169,19 @@ class DeltaNet(RecurrentMemory):
 
 
 def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
-    """Checks that a convolution sees more than the token itself."""
-    if fields['convolution'] != 1:
-        return []
-    return ['convolution = 1: sees the token alone; use 0 for none, or at least 2']
+    """Checks that heads can share keys, and that a convolution sees more than the token itself."""
+    problems = []
+    key_heads, heads = fields['key_heads'], fields['value_heads']
+    if heads and not key_heads:
+        problems.append(f'value_heads = {heads}: needs key_heads too, a divisor of it')
+    of, number = ('value_heads', heads) if heads else ('num_heads', model['num_heads'])
+    if key_heads and number % key_heads:
+        problems.append(f'key_heads = {key_heads}: must divide {of} = {number}')
+    if fields['convolution'] == 1:
+        problems.append(
+            'convolution = 1: sees the token alone; use 0 for none, or at least 2'
+        )
+    return problems
 
 
 PAPERS = {
@@ -191,6 +216,6 @@ ENTRY = memory(
     variants=dict(
         delta_net=PAPERS['delta_net'] | dict(negative_eigenvalues=True, convolution=2),
         kimi_delta=PAPERS['kimi_delta'] | dict(chunk=16, gradients=False),
-        shared_keys=dict(key_heads=1, key_dim=3, convolution=0),
+        shared_keys=dict(key_heads=1, key_dim=3, convolution=0, value_heads=4, value_dim=5),
     ),
 )

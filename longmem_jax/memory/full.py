@@ -25,7 +25,8 @@ from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.attention.window import push
 from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
-from longmem_jax.layers.projections import Projections
+from longmem_jax.layers import initializers
+from longmem_jax.layers.projections import HeadsIn, Projections
 from longmem_jax.problems import at_least
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
@@ -70,6 +71,7 @@ class FullAttention(nn.Module):
     Attributes:
       window: tokens seen; of a pretrained decoder the length of its context, or of its sliding window.
       position: position scheme, one of `attention.relative_position.POSITIONS`.
+      output_gate: what is read is multiplied by the sigmoid of a linear map of the token.
     """
 
     settings: ModelSettings
@@ -77,11 +79,20 @@ class FullAttention(nn.Module):
     shared: Any
     window: int = 1024
     position: str = 'rotary'
+    output_gate: bool = False
 
     def setup(self) -> None:
-        self.projections = Projections(self.settings)
+        settings = self.settings
+        self.projections = Projections(settings)
+        if self.output_gate:
+            self.gate = HeadsIn(
+                settings.num_heads,
+                settings.head_dim,
+                dtype=settings.dtype,
+                kernel_init=initializers.kernel(settings),
+            )
         self.relation = RelativePosition(
-            settings=self.settings,
+            settings=settings,
             shared=None,
             kind=self.position,
             num_distances=self.window,
@@ -127,6 +138,8 @@ class FullAttention(nn.Module):
         parts = (('cache', self.slots), ('segment', num_keys - self.slots))
         keys, values = (array.astype(queries.dtype) for array in (cache.keys, cache.values))
         out = attend_in(self, queries, keys, values, rules, train=train, parts=parts)
+        if self.output_gate:
+            out = out * jax.nn.sigmoid(self.gate(x))
         return self.projections.out(out)
 
     def __call__(
@@ -200,5 +213,5 @@ ENTRY = Entry(
         lengths={'window': ''},
     ),
     toy=dict(window=6),
-    variants=dict(alibi=dict(position='alibi', window=4)),
+    variants=dict(alibi=dict(position='alibi', window=4, output_gate=True)),
 )

@@ -57,6 +57,7 @@ class Block(nn.Module):
         its config section, and what it shares with other blocks, or None.
       cross: module class of cross-attention, or None.
       between: the memory around the block has a part between attention and feed-forward layer.
+      output_norm: in a pre-norm model, norms of what the layers return, not of what they read.
     """
 
     settings: ModelSettings
@@ -66,6 +67,7 @@ class Block(nn.Module):
     parts: Mapping[str, tuple[str, Any, Any]]
     cross: Any = None
     between: bool = False
+    output_norm: bool = False
 
     def setup(self) -> None:
         self.attention_norm, self.feed_forward_norm = self._norm(), self._norm()
@@ -91,7 +93,7 @@ class Block(nn.Module):
 
     def _normalize(self, norm: Norm) -> Callable[[jax.Array], jax.Array]:
         """The `normalize` of a layer."""
-        return norm if self.settings.pre_norm else identity
+        return norm if self.settings.pre_norm and not self.output_norm else identity
 
     def _layer(self, part: str, norm: Norm) -> nn.Module:
         name, fields, shared = self.parts[part]
@@ -104,6 +106,7 @@ class Block(nn.Module):
         return self.across.source(encoded, valid)
 
     def _add(self, x: jax.Array, y: jax.Array, norm: Norm, train: bool) -> jax.Array:
+        y = norm(y) if self.output_norm else y
         x = x + self.drop(y, deterministic=not train)
         return x if self.settings.pre_norm else norm(x)
 

@@ -377,5 +377,6 @@ def _block(
         parts=parts,
         cross=cross,
         between=bool(around) and LAYERS[around].layer.between,
+        output_norm=bool(config.output_norm) and config.output_norm[number],
         name=f'block_{number}',
     )

@@ -14,7 +14,7 @@ import numpy as np
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import close_stream, open_stream, read_token
 from longmem_jax.hosts import hosts
-from longmem_jax.hosts.patterns import pattern
+from longmem_jax.hosts.patterns import layout
 from longmem_jax.models.block import Block
 from longmem_jax.models.inspect import capture
 from longmem_jax.segment import Segment
@@ -159,8 +159,7 @@ def _gradients(host, model, params, tokens, mask, arrays):
     for row in hosts.rows_of(family, host.model.num_layers):
         if all(path in flat for path in row.ours):
             leaves = [np.asarray(flat[path]) for path in row.ours]
-            joined = np.stack(leaves) if len(leaves) > 1 else leaves[0]
-            ours[family.prefixed(row.theirs)] = pattern(row.layout).put(joined)
+            ours[family.prefixed(row.theirs)] = layout(row.layout).put(leaves)
     for name in sorted(arrays):
         if name.startswith('grad/'):
             theirs = name[len('grad/') :]
