@@ -282,6 +282,23 @@ class Graft:
     groups: Callable[[str], tuple[Group, ...]] = lambda position: ()
 
 
+@dataclasses.dataclass(frozen=True)
+class HostLayer:
+    """How the models of a released family have a layer by themselves, in the place of attention.
+
+    Attributes:
+      read: `(attributes, config.model) -> fields` of its sub-config; `attributes` has `number` and
+        `take`, see `hosts.attributes.Attributes`.
+      write: `fields -> attributes`, the inverse.
+      rows: `fields -> (their name within a layer, our paths within a block, layout)` of every tensor;
+        see `hosts.patterns`. Further names of the tensor may stand after the layout.
+    """
+
+    read: Callable[[Any, Any], dict[str, Any]]
+    write: Callable[[Fields], dict[str, Any]]
+    rows: Callable[[Fields], list[tuple[Any, ...]]]
+
+
 def fields_of(layer: type) -> list[dataclasses.Field[Any]]:
     """The attributes of a layer's module that are fields of its sub-config."""
     return [field for field in dataclasses.fields(layer) if field.name not in GIVEN]
@@ -365,6 +382,7 @@ class Entry:
       place: where it stands in a block, one of `PLACES`.
       recipe: with which settings it learns.
       graft: how it takes the place of a pretrained decoder's layer; None = it does not.
+      hosts: how families of decoders have it by themselves, by a name that `hosts.families` uses.
       view: what `--mode=inspect`, pictures and tables show of it.
       toy: fields that differ from the defaults in the small layer of the conformance suite.
       variants: name to further changes of the toy, which the suite also runs.
@@ -377,6 +395,7 @@ class Entry:
     place: str = 'attention'
     recipe: Recipes = Recipes()
     graft: Graft | None = None
+    hosts: Mapping[str, HostLayer] = dataclasses.field(default_factory=dict)
     view: View = View()
     toy: dict[str, Any] = dataclasses.field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)

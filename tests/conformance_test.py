@@ -19,8 +19,9 @@ from longmem_jax.testing.segments import LOGITS, STATES
 
 
 def of_package(name):
-    """The package of an entry's layer, such as `longmem_jax.memory.decayed`."""
-    return '.'.join(LAYERS[name].layer.module.__module__.split('.')[:3])
+    """The package of an entry's layer, such as `longmem_jax.memory.decayed` or `longmem_jax.layers`."""
+    parts = LAYERS[name].layer.module.__module__.split('.')
+    return '.'.join(parts[: 2 if parts[1] == 'layers' else 3])
 
 
 # The first entry of every package; those after it share its code and are in the slow tier.

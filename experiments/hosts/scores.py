@@ -41,7 +41,8 @@ def plain_model(given: Any) -> Any:
     model = given.copy_and_resolve_references()
     model.positions_restart = False
     del model[LOCAL]
-    set_windows(model, (0,) * model.num_layers, SEGMENT)
+    position = 'none' if model.position == 'learned' else 'rotary'
+    set_windows(model, (0,) * model.num_layers, SEGMENT, position=position)
     return model
 
 

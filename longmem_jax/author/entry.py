@@ -1,13 +1,22 @@
 """The `Entry` of a recurrent memory, made from its class."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.author.fields import documented, problems, require_names
-from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
+from longmem_jax.contract import (
+    Entry,
+    Fields,
+    Graft,
+    HostLayer,
+    LayerType,
+    Recipe,
+    Recipes,
+    Scale,
+)
 from longmem_jax.views import Seen, Series, View
 
 Check = Callable[[Any, Any, int], list[str]]
@@ -20,6 +29,7 @@ def memory(
     check: Check | None = None,
     recipe: Recipes | Callable[[Scale], dict[str, Any]] | None = None,
     graft: Graft | None = None,
+    hosts: Mapping[str, HostLayer] | None = None,
     view: View | None = None,
     toy: dict[str, Any] | None = None,
     variants: dict[str, dict[str, Any]] | None = None,
@@ -34,6 +44,7 @@ def memory(
       recipe: fields for a model of any size, beyond `chunk`; or `contract.Recipes`.
       graft: how it takes the place of attention in a pretrained decoder; None = by the projections,
         tuned afterwards.
+      hosts: as in `contract.Entry`.
       view: None = the series of its arrays and of what it logs.
       toy: fields of a small layer, beyond `chunk`.
       variants: as in `contract.Entry`.
@@ -60,6 +71,7 @@ def memory(
         layer=LayerType(module, check=all_problems, **others),
         recipe=recipe if isinstance(recipe, Recipes) else Recipes({name: made}),
         graft=graft or REPLACED,
+        hosts=hosts or {},
         view=view or View(series=series),
         toy=dict(chunk=3) | (toy or {}),
         variants=variants or {},

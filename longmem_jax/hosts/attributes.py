@@ -25,6 +25,8 @@ HARMLESS = frozenset(
     pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
     gradient_checkpointing return_dict output_attentions output_hidden_states output_scores
     return_dict_in_generate torchscript use_bfloat16 use_cache reorder_and_upcast_attn
+    output_router_logits router_aux_loss_coef
+    linear_a_log_min linear_a_log_max linear_dt_min linear_dt_max linear_dt_init_floor
     bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping
     encoder_no_repeat_ngram_size exponential_decay_length_penalty length_penalty max_length
     min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
@@ -113,8 +115,13 @@ class Attributes:
 
 
 def rotary(
-    attributes: Attributes, *, base: float = 10000.0, share: float | None = None, context: int
-) -> dict[str, Any]:
+    attributes: Attributes,
+    *,
+    base: float = 10000.0,
+    share: float | None = None,
+    optional: bool = False,
+    context: int,
+) -> dict[str, Any] | None:
     """Fields of `config.model` for rotary positions, from both spellings of the attributes.
 
     Current files have `rope_parameters`, older ones `rope_theta` (GPT-NeoX `rotary_emb_base`, and
@@ -123,7 +130,11 @@ def rotary(
     Args:
       share: of a head that is rotated, where the file has none; None = whole heads are, in all models
         of the family.
+      optional: a file may set `rope_theta` to null: nothing is rotated.
       context: the model's longest text.
+
+    Returns:
+      The fields; None = nothing is rotated.
 
     Raises:
       UsageError: an unknown type of scaling, an unknown parameter of it, or a number out of range.
@@ -140,9 +151,15 @@ def rotary(
                 raise attributes.refusal(f'{spelling}.{name}', value, why)
     for name, old in (('rope_theta', 'rotary_emb_base'), ('partial_rotary_factor', 'rotary_pct')):
         for spelling in (old, name):
+            if optional and spelling == 'rope_theta' and attributes.has(spelling):
+                values.setdefault(spelling, attributes.take(spelling, float, None))
             value = attributes.take(spelling, float, None)
             if value is not None:
                 values.setdefault(name, value)
+    if optional and values.get('rope_theta', base) is None:
+        values = {name: value for name, value in values.items() if value not in (None, 'default')}
+        Attributes(values, f'{attributes.source}: rope_parameters').finish()
+        return None
     scaling = Attributes(values, f'{attributes.source}: rope_parameters')
     kind = scaling.take('rope_type', str, 'default')
     if kind not in ('default', *SCALINGS[1:]):

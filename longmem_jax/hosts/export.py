@@ -25,9 +25,11 @@ from longmem_jax.data.tokenizer_files import LARGEST_FILE
 from longmem_jax.errors import UsageError
 from longmem_jax.files import copy, whole_file, write, write_json
 from longmem_jax.hosts.families import FAMILIES
-from longmem_jax.hosts.hosts import Host, rows_of
+from longmem_jax.hosts.hosts import Host
 from longmem_jax.hosts.model_fields import attributes_of, differences, model_of
+from longmem_jax.hosts.own_layers import rows_of
 from longmem_jax.hosts.patterns import layout
+from longmem_jax.hosts.pieces import EACH, Pieces
 from longmem_jax.hosts.tables import TABLE
 from longmem_jax.hosts.tensor_files import DTYPES, INDEX, OWN, WHOLE
 from longmem_jax.memory.registry import used
@@ -192,18 +194,22 @@ def _tensors(
     tensors: Tensors = {}
     sizes: dict[str, int] = {}
     covered: set[str] = set()
+    pieces = dict(like.files.pieces) if like else {}
 
     def add(name: str, dtype: str, row: Any) -> None:
         covered.update(row.ours)
         tensors[name] = lambda: _joined(flat, row).astype(NUMPY[dtype])
         sizes[name] = sum(flat[path].size for path in row.ours) * DTYPES[dtype]
 
-    for row in rows_of(family, model.num_layers):
+    for row in rows_of(family, like.plain if like else model):
         found = like.name_of(row) if like else None
         name = found or family.prefixed(row.theirs)
         dtype = like.files.dtypes[found] if like and found else usual or 'F32'
         if all(path in flat for path in row.ours):
             add(name, dtype, row)
+            if EACH in name and not found:
+                shape = layout(row.layout).their_shape([flat[path].shape for path in row.ours])
+                pieces[name] = Pieces.each(name, shape[0])
         elif found and row.theirs in family.heads and model.tie_weights:
             add(name, dtype, row._replace(ours=(TABLE,)))
     for path, leaf in flat.items():
@@ -216,6 +222,11 @@ def _tensors(
             if name not in tensors and not name.startswith(OWN):
                 tensors[name] = functools.partial(like.files.whole, name)
                 sizes[name] = like.files.num_bytes([name])
+    for name in [name for name in tensors if name in pieces]:
+        parts = pieces[name].cut(functools.cache(tensors.pop(name)))
+        tensors |= parts
+        size, rows = sizes.pop(name), pieces[name].rows
+        sizes |= {part: size * n // sum(rows) for part, n in zip(parts, rows, strict=True)}
     return tensors, sizes
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from longmem_jax.hosts import layer_windows, tables
 from longmem_jax.hosts.attributes import Attributes
+from longmem_jax.hosts.pieces import prefixed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +32,14 @@ class Family:
       rotary: arguments of `attributes.rotary`; None = positions are learned.
       kv_heads: default of `num_key_value_heads`, 0 = num_heads; None = there is no such attribute.
       head_dim: default of the attribute `head_dim`, 0 = width / heads.
-      windows: `(attributes, layers) -> (window per layer)`, 0 = the whole context.
+      windows: `(attributes, layers) -> (window per layer)`, see `layer_windows`.
       write_windows: `(windows) -> attributes`, the inverse.
+      experts: default of every attribute of `expert_layers`; {} = all layers are dense.
+      own: name under which a layer of the registry is this family's own, see `Entry.hosts`, in layers
+        whose window is None; '' = there is none.
+      attention_norms_outputs: whether the norms of layers with attention are those of outputs.
+      output_gate: whether attention has one.
+      required: attribute to the values that are supported.
       ignored: patterns of tensors that files may have besides: buffers, and heads for other tasks.
     """
 
@@ -47,16 +54,23 @@ class Family:
     gated: bool = False
     dense_bias: str | bool = True
     attention_bias: tuple[str, bool] | str = 'none'
-    rotary: dict[str, float] | None = None
+    rotary: dict[str, Any] | None = None
     kv_heads: int | None = None
     head_dim: int = 0
-    windows: Callable[[Attributes, int], tuple[int, ...]] = lambda given, layers: (0,) * layers
-    write_windows: Callable[[tuple[int, ...]], dict[str, Any]] = lambda windows: {}
+    windows: Callable[[Attributes, int], layer_windows.Windows] = lambda given, layers: (
+        (0,) * layers
+    )
+    write_windows: Callable[[layer_windows.Windows], dict[str, Any]] = lambda windows: {}
+    experts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    own: str = ''
+    attention_norms_outputs: bool = False
+    output_gate: bool = False
+    required: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
     def prefixed(self, name: str) -> str:
         """The whole name of a row's tensor in files that we write."""
-        return name if name in self.heads else self.prefix + name
+        return name if name in self.heads else prefixed(self.prefix, name)
 
 
 _GPT2 = dict(
@@ -107,6 +121,12 @@ _LLAMA: dict[str, Any] = dict(
         r'(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq',
         r'(model\.)?rotary_emb\.inv_freq',
     ),
+)
+# Layers with the family's own recurrence, and some with attention.
+_HYBRID: dict[str, Any] = _LLAMA | dict(
+    windows=layer_windows.hybrid,
+    write_windows=layer_windows.write_hybrid,
+    required=dict(attention_bias=(False,), hidden_act=('silu', 'swish')),
 )
 FAMILIES: dict[str, Family] = {
     'gpt2': Family(
@@ -193,6 +213,33 @@ FAMILIES: dict[str, Family] = {
             head_dim=128,
             windows=layer_windows.upper_sliding,
             write_windows=layer_windows.write_upper_sliding,
+        )
+    ),
+    'qwen3_next': Family(
+        **_HYBRID
+        | dict(
+            architecture='Qwen3NextForCausalLM',
+            fixed=dict(norm='centred_rmsnorm', head_norm='centred_rmsnorm'),
+            rows=tables.QWEN3_NEXT,
+            rotary=dict(share=0.25),
+            kv_heads=2,
+            head_dim=256,
+            experts=dict(num_experts=512, num_experts_per_tok=10, norm_topk_prob=True)
+            | dict(moe_intermediate_size=512, shared_expert_intermediate_size=512),
+            own='qwen3_next',
+            output_gate=True,
+            ignored=(*_LLAMA['ignored'], r'mtp\..*'),
+        )
+    ),
+    'olmo_hybrid': Family(
+        **_HYBRID
+        | dict(
+            architecture='OlmoHybridForCausalLM',
+            fixed=dict(norm='rmsnorm', head_norm='joint_rmsnorm'),
+            rows=tables.OLMO_HYBRID,
+            rotary=dict(optional=True),
+            own='olmo_hybrid',
+            attention_norms_outputs=True,
         )
     ),
     'bert': Family(

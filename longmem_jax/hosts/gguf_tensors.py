@@ -11,6 +11,7 @@ import numpy as np
 
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts.gguf_attributes import FREQUENCIES, HEAD, TABLE, attributes_of
+from longmem_jax.hosts.pieces import Pieces
 from longmem_jax.untrusted import byte_ranges, gguf_file
 from longmem_jax.untrusted.gguf_file import Tensor
 from longmem_jax.untrusted.library import library_errors
@@ -49,6 +50,7 @@ class GgufFile:
       shapes: name to shape.
       dtypes: name to 'F32': that of the numbers, not of the file.
       bytes_read: bytes of tensors that were given so far.
+      pieces: none; see `TensorFiles`.
       threads: as many parameters are in memory at a time, besides those on devices.
     """
 
@@ -63,6 +65,7 @@ class GgufFile:
         factors = None if frequencies is None else self._numbers(frequencies, FREQUENCIES, 0, 1)
         self.attributes = attributes_of(header, path, None if factors is None else factors[0])
         self._turned = self.attributes['model_type'] == 'gpt2'
+        self.pieces: dict[str, Pieces] = {}
         self._tensors = {
             _their_name(name, self._turned): tensor
             for name, tensor in header.tensors.items()

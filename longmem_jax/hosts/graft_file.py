@@ -87,6 +87,7 @@ class Grafted:
         self._files, self._tensors = files, dict(tensors)
         self.folder: Path = files.folder
         self.threads: int = files.threads
+        self.pieces = files.pieces
         self.shapes: dict[str, tuple[int, ...]] = files.shapes | {
             name: array.shape for name, array in tensors.items()
         }

@@ -13,7 +13,7 @@ a memory: `load` then fills the parameters that both have, and the others start 
 import concurrent.futures
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,9 @@ from longmem_jax.hosts import graft_file, model_fields, tables
 from longmem_jax.hosts.families import FAMILIES, Family
 from longmem_jax.hosts.gguf_tensors import GgufFile
 from longmem_jax.hosts.graft_file import AND, Files
+from longmem_jax.hosts.own_layers import rows_of
 from longmem_jax.hosts.patterns import Shapes, layout
+from longmem_jax.hosts.pieces import pieces_of, prefixed
 from longmem_jax.hosts.tensor_files import OWN, TensorFiles, some
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.memory.registry import LAYERS
@@ -71,10 +73,15 @@ class Host:
 
     def name_of(self, row: tables.Row) -> str | None:
         """The name of a row's tensor in the files; None = they do not have it."""
-        is_head = row.theirs in self.family.heads
-        prefixes = ('',) if is_head else (self.family.prefix, '')
-        found = (prefix + name for name in (row.theirs, *row.others) for prefix in prefixes)
-        return next((name for name in found if name in self.files.shapes), None)
+        return next((name for name in names_of(self.family, row) if name in self.files.shapes), None)
+
+
+def names_of(family: Family, row: tables.Row) -> Iterator[str]:
+    """Names under which files may have the tensor of a row."""
+    prefixes = ('',) if row.theirs in family.heads else (family.prefix, '')
+    for name in (row.theirs, *row.others):
+        for prefix in prefixes:
+            yield prefixed(prefix, name)
 
 
 def is_host(source: str | Path) -> bool:
@@ -128,12 +135,16 @@ def find(source: str | Path, context: int = 0) -> Host:
     if not isinstance(given, dict):
         raise UsageError(f'{name}: must be an object with the attributes of a model.')
     plain = model_fields.model_of(given, name, context)
-    files = TensorFiles(folder)
+    files, family = TensorFiles(folder), FAMILIES[given['model_type']]
+    for row in rows_of(family, plain):
+        for whole in names_of(family, row):
+            if pieces := pieces_of(whole, files.shapes):
+                files.join(whole, pieces)
     if plain.kind == 'text_encoder':
         has_pooler = any('pooler.dense' in tensor for tensor in files.shapes)
         plain.text_encoder.pooler = has_pooler
     model, length = _with_memory(given, name) if 'longmem' in given else (plain, 0)
-    return Host(folder, given, FAMILIES[given['model_type']], plain, model, files, length)
+    return Host(folder, given, family, plain, model, files, length)
 
 
 def _grafted(host: Host, path: Path) -> Host:
@@ -213,16 +224,6 @@ def shapes(module: nn.Module) -> dict[str, jax.ShapeDtypeStruct]:
     return flax.traverse_util.flatten_dict(unbox(abstract_parameters(module)), sep='/')
 
 
-def rows_of(family: Family, num_layers: int) -> list[tables.Row]:
-    """All rows of a family for a model with this number of layers."""
-    rows = [*family.rows, *([tables.head(*family.heads)] if family.heads else [])]
-    return [
-        row.of_layer(layer)
-        for row in rows
-        for layer in (range(num_layers) if '{i}' in row.theirs else (0,))
-    ]
-
-
 def load(
     host: Host,
     module: nn.Module,
@@ -291,7 +292,7 @@ def _sources(
     """
     found: dict[str, Source] = {}
     known, missing, ignored, problems = set(), [], [], []
-    for row in rows_of(host.family, host.plain.num_layers):
+    for row in rows_of(host.family, host.plain):
         name = host.name_of(row)
         if row.ours[0] not in own:
             if name is not None and row.theirs in host.family.heads:

@@ -1,6 +1,7 @@
 """How `config.json` says which layers see a window, and which the whole context: one way per family.
 
-Every pair of functions maps attributes to a window per layer, 0 = the whole context, and back.
+Every pair of functions maps attributes to a window per layer, 0 = the whole context, and back; of hybrids
+also None, a layer that is the family's own.
 """
 
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 from longmem_jax.hosts.attributes import Attributes
 
 _KINDS = ('full_attention', 'sliding_attention')
+_HYBRID = ('full_attention', 'linear_attention')
+Windows = tuple[int | None, ...]
 
 
 def alternating(given: Attributes, layers: int) -> tuple[int, ...]:
@@ -87,3 +90,19 @@ def no_windows(given: Attributes, layers: int) -> tuple[int, ...]:
     given.require('use_sliding_window', False)
     given.require('layer_types', [_KINDS[0]] * layers)
     return (0,) * layers
+
+
+def hybrid(given: Attributes, layers: int) -> Windows:
+    """Qwen3-Next, OLMo-Hybrid: attention in layers by name, or in every fourth."""
+    every = given.number('full_attention_interval', int, 4)
+    kinds = given.take('layer_types', list, None)
+    if kinds is None:
+        kinds = [_HYBRID[bool((layer + 1) % every)] for layer in range(layers)]
+    found = _by_kind(given, 'layer_types', kinds, layers, _HYBRID, 1)
+    if all(found):
+        raise given.refusal('layer_types', kinds, f'at least one {_HYBRID[0]} is needed')
+    return tuple(None if own else 0 for own in found)
+
+
+def write_hybrid(windows: Windows) -> dict[str, Any]:
+    return {'layer_types': [_HYBRID[window is None] for window in windows]}

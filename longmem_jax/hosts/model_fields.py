@@ -9,8 +9,10 @@ from longmem_jax.config.base import base
 from longmem_jax.config.recipes import section
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.hosts import attributes as of_file
+from longmem_jax.hosts import expert_layers, layer_windows
 from longmem_jax.hosts.attributes import Attributes
 from longmem_jax.hosts.families import FAMILIES, Family
+from longmem_jax.hosts.own_layers import own_layer
 from longmem_jax.memory.checks import MOST
 
 ACTIVATIONS = {
@@ -50,6 +52,8 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
         if field == 'num_layers' and value > MOST[field]:
             raise left.refusal(name, value, f'at most {MOST[field]} are supported')
     model.d_embed = model.d_model
+    for name, allowed in family.required.items():
+        left.require(name, *allowed)
     length = left.number(family.context, int)
     left.require('n_ctx', length)
     if context > length:
@@ -62,10 +66,13 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
         bias if isinstance(bias, str) else BIASES[left.take(bias[0], bool, bias[1])]
     )
     _dense(family, left, model)
+    expert_layers.read(family, left, model)
+    rotation = None
     if family.rotary is None:
         model.num_positions = length
     else:
-        model.update(of_file.rotary(left, **family.rotary, context=length))
+        rotation = of_file.rotary(left, **family.rotary, context=length)
+        model.update(rotation or {})
     windows = family.windows(left, model.num_layers)
     if model.kind == 'text_encoder':
         left.require('position_embedding_type', 'absolute')
@@ -76,7 +83,20 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
         model.attention = ('local',) * model.num_layers
         model.local = section('local', position='none')
     else:
-        set_windows(model, windows, context or length)
+        position, own = 'none' if rotation is None else 'rotary', own_layer(family)
+        if own:
+            fields = section(own[0], **own[1].read(left, model))
+            model.update({own[0]: fields} if None in windows else {})
+        if family.attention_norms_outputs:
+            model.output_norm = tuple(window is not None for window in windows)
+        set_windows(
+            model,
+            windows,
+            context or length,
+            position=position,
+            own=own[0] if own else '',
+            output_gate=family.output_gate,
+        )
     left.require('scale_attn_by_inverse_layer_idx', False)
     left.finish()
     return model
@@ -112,17 +132,26 @@ def _dense(family: Family, left: Attributes, model: Any) -> None:
     model.dense = section('dense', activation=known[theirs], bias=bias)
 
 
-def set_windows(model: Any, windows: tuple[int, ...], context: int) -> None:
-    """Sets the attention layers: the context, or a window of their own where that is not 0."""
+def set_windows(
+    model: Any,
+    windows: layer_windows.Windows,
+    context: int,
+    own: str = '',
+    **fields: Any,
+) -> None:
+    """Sets the attention layers: the context, a window of their own where that is not 0, or `own`.
+
+    `fields` are further ones of attention.
+    """
     sizes = sorted({window for window in windows if window})
     if len(sizes) > 1:
         raise UsageError(f'layers with windows of {sizes} tokens: one size is supported.')
-    position = 'none' if model.position == 'learned' else 'rotary'
-    model.attention = tuple('sliding' if window else 'full' for window in windows)
-    if not all(windows):
-        model.full = section('full', window=context, position=position)
+    names = {None: own, 0: 'full'}
+    model.attention = tuple(names.get(window, 'sliding') for window in windows)
+    if 0 in windows:
+        model.full = section('full', window=context, **fields)
     if sizes:
-        model.sliding = section('sliding', window=sizes[0], position=position)
+        model.sliding = section('sliding', window=sizes[0], **fields)
 
 
 def attributes_of(model: Any) -> dict[str, Any]:
@@ -190,11 +219,22 @@ def _write(kind: str, family: Family, model: Any) -> dict[str, Any]:
     known = GATED if family.gated else ACTIVATIONS
     inverse = {ours: theirs for theirs, ours in reversed(known.items())}
     given[family.activation[0]] = inverse.get(model.dense.activation, 'none')
+    given |= expert_layers.write(family, model)
     if isinstance(family.dense_bias, str):
         given[family.dense_bias] = model.dense.bias
     if family.rotary is not None:
-        given['rope_parameters'] = of_file.rope_parameters(model, family.rotary.get('share'))
+        rotates = any(fields.position == 'rotary' for fields in sections)
+        given['rope_parameters'] = (
+            of_file.rope_parameters(model, family.rotary.get('share'))
+            if rotates
+            else {'rope_theta': None, 'rope_type': 'default'}
+        )
     if model.kind == 'text_encoder':
         given['type_vocab_size'] = model.text_encoder.token_types
-    windows = tuple(model.sliding.window if n == 'sliding' else 0 for n in model.attention)
-    return given | family.write_windows(windows)
+    of_layers: dict[str, int | None] = {'full': 0}
+    if 'sliding' in model.attention:
+        of_layers['sliding'] = model.sliding.window
+    if (own := own_layer(family)) and own[0] in model.attention:
+        of_layers[own[0]] = None
+        given |= own[1].write(model[own[0]])
+    return given | family.write_windows(tuple(of_layers.get(name, 0) for name in model.attention))

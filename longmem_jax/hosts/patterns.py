@@ -137,12 +137,10 @@ class Layout:
             first, last = cuts[0].start, cuts[0].stop
             borders = [*range((first // size + 1) * size, last, size)]
             runs = zip([first, *borders], [*borders, last], strict=True)
-            shifted = [
-                slice(start + shift, stop + shift)
-                for start, stop in runs
-                for shift in (start // size * (total - size) + before,)
-            ]
-            parts = [read((run, *cuts[1:])) for run in shifted]
+            parts = []
+            for start, stop in runs:
+                shift = start // size * (total - size) + before
+                parts.append(read((slice(start + shift, stop + shift), *cuts[1:])))
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
         return self.patterns[number].take(read_own, index, shapes[number])

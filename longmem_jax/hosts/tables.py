@@ -4,10 +4,14 @@ A row is `(their name, our path or paths, pattern)`; `{i}` is the number of the 
 rotate pairs (i, i + width / 2) in their models and in ours, so no row permutes anything.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from longmem_jax.hosts.pieces import prefixed
 
 BLOCK = 'block_{i}/'
-PROJECTIONS = BLOCK + 'attention/projections/'
+ATTENTION = BLOCK + 'attention/'
+PROJECTIONS = ATTENTION + 'projections/'
 # Layouts that occur often: vectors, matrices, linear maps [out, in], maps to and from heads.
 VECTOR, MATRIX, LINEAR = 'd -> d', 'r d -> r d', 'o i -> i o'
 HEADS_IN, HEADS_OUT, HEADS_BIAS = '(h k) d -> d h k', 'd (h k) -> h k d', '(h k) -> h k'
@@ -17,7 +21,7 @@ class Row(NamedTuple):
     """One tensor.
 
     Attributes:
-      theirs: its name, without the family's prefix.
+      theirs: its name, without the family's prefix; several that are one as in `pieces`.
       ours: paths of our parameters: one, or several that the first axis of the pattern counts.
       layout: see `patterns`.
       others: other names under which files have it.
@@ -30,13 +34,11 @@ class Row(NamedTuple):
 
     def of_layer(self, layer: int) -> 'Row':
         """The row with the number of a layer filled in."""
-        theirs, ours, layout, others = self
-        return Row(
-            theirs.format(i=layer),
-            tuple(path.format(i=layer) for path in ours),
-            layout,
-            tuple(name.format(i=layer) for name in others),
-        )
+
+        def named(*names: str) -> tuple[str, ...]:
+            return tuple(name.replace('{i}', str(layer)) for name in names)
+
+        return Row(*named(self.theirs), named(*self.ours), self.layout, named(*self.others))
 
 
 def _row(theirs: str, ours: str, layout: str, *others: str) -> Row:
@@ -129,6 +131,39 @@ LLAMA = [
     *_linear(_N + 'mlp.up_proj', _FEED_FORWARD + 'up'),
     *_linear(_N + 'mlp.down_proj', _FEED_FORWARD + 'down'),
 ]
+_FIRST = _N + 'mlp.experts.{e}.'
+EXPERTS = [
+    _row(_N + 'mlp.gate.weight', _FEED_FORWARD + 'router', LINEAR),
+    *(
+        _row(f'{_FIRST}{name}_proj.weight', f'{_FEED_FORWARD}expert_{name}', 'e o i -> e i o')
+        for name in ('gate', 'up', 'down')
+    ),
+    *(
+        _row(f'{_N}mlp.shared_expert.{name}_proj.weight', f'{_FEED_FORWARD}every/{name}/kernel', LINEAR)
+        for name in ('gate', 'up', 'down')
+    ),
+    _row(_N + 'mlp.shared_expert_gate.weight', _FEED_FORWARD + 'every_gate', LINEAR),
+]
+# Queries, and for each the numbers that a gate of what it has read is made of.
+QWEN3_NEXT = [
+    *(row for row in LLAMA if row.theirs != _ATTENTION + 'q_proj.weight'),
+    *EXPERTS,
+    Row(
+        _ATTENTION + 'q_proj.weight',
+        (PROJECTIONS + 'query/kernel', ATTENTION + 'gate/kernel'),
+        '(h two k) d -> two d h k',
+    ),
+]
+OLMO_HYBRID = [
+    *(row for row in LLAMA if 'layernorm' not in row.theirs),
+    _row(
+        _N + 'post_attention_layernorm.weight',
+        BLOCK + 'attention_norm/scale',
+        VECTOR,
+        _N + 'feedforward_layer_norm.weight',  # as transformers 5.18 writes it
+    ),
+    *_norm(_N + 'post_feedforward_layernorm', BLOCK + 'feed_forward_norm', bias=False),
+]
 _E = 'encoder.layer.{i}.'
 _SELF = _E + 'attention.self.'
 BERT = [
@@ -143,6 +178,19 @@ BERT = [
     *_norm(_E + 'output.LayerNorm', BLOCK + 'feed_forward_norm', old=True),
     *_linear('pooler.dense', 'pooler'),
 ]
+
+
+def of_layers(rows: Iterable[tuple[Any, ...]]) -> list[Row]:
+    """The rows of `contract.HostLayer.rows`, by names and paths of the whole model."""
+    return [
+        Row(
+            prefixed(_N, theirs),
+            tuple(BLOCK + path for path in ([ours] if isinstance(ours, str) else ours)),
+            layout,
+            tuple(prefixed(_N, name) for name in others),
+        )
+        for theirs, ours, layout, *others in rows
+    ]
 
 
 def head(*names: str) -> Row:

@@ -14,6 +14,7 @@ import numpy as np
 from safetensors import safe_open
 
 from longmem_jax.errors import UsageError
+from longmem_jax.hosts.pieces import Pieces
 from longmem_jax.untrusted import json_file, schema, tensor_file
 from longmem_jax.untrusted.library import library_errors
 
@@ -42,6 +43,7 @@ class TensorFiles:
       shapes: name to shape.
       dtypes: name to dtype, as safetensors calls it ('F32', 'BF16', ...).
       bytes_read: bytes of tensors read so far.
+      pieces: names that `join` made to what lies in the files.
       threads: as many parameters are in memory at a time, besides those on devices.
     """
 
@@ -52,6 +54,7 @@ class TensorFiles:
         self.folder, self.bytes_read = folder, 0
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
+        self.pieces: dict[str, Pieces] = {}
         self._slices: dict[str, Any] = {}
         self._files: dict[str, Any] = {}
         self._placed: dict[str, str] = {}
@@ -84,6 +87,23 @@ class TensorFiles:
                 self._placed[name] = path.name
         self._files[path.name] = opened
 
+    def join(self, name: str, pieces: Pieces) -> None:
+        """Makes one tensor of several, which then are there no more.
+
+        Raises:
+          UsageError: their dtypes or shapes differ.
+        """
+        shapes, dtypes = ([of[piece] for piece in pieces.names] for of in (self.shapes, self.dtypes))
+        shape = pieces.shape(shapes)
+        if shape is None or len({*dtypes}) > 1:
+            raise UsageError(
+                f'{self.folder}: {some(pieces.names)} differ in shape or dtype, though they are parts of '
+                'one parameter.'
+            )
+        for piece in pieces.names:
+            del self.shapes[piece], self.dtypes[piece]
+        self.pieces[name], self.shapes[name], self.dtypes[name] = pieces, shape, dtypes[0]
+
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """A part of a tensor, in the dtype of the file; `index` has a slice of step 1 per axis.
 
@@ -96,6 +116,12 @@ class TensorFiles:
                 f'{self.folder}: {name} is of type {dtype}; weights are read as {", ".join(DTYPES)}. '
                 'A quantised model must be converted first.'
             )
+        if name in self.pieces:
+            return self.pieces[name].read(self._read, index)
+        return self._read(name, index)
+
+    def _read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """A part of a tensor of the files."""
         part = np.asarray(self._slices[name][index])
         with self._lock:
             self.bytes_read += part.nbytes
@@ -103,6 +129,8 @@ class TensorFiles:
 
     def whole(self, name: str) -> np.ndarray:
         """A whole tensor of any dtype."""
+        if name in self.pieces:
+            return self.read(name, tuple(slice(0, size) for size in self.shapes[name]))
         return self._files[self._placed[name]].get_tensor(name)
 
     def num_bytes(self, names: Any) -> int:

@@ -22,6 +22,7 @@ from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
 from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, step, unit
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import Projections
+from longmem_jax.memory import delta_in_hosts
 
 GATES = ('none', 'head', 'channel')
 OUTPUT_GATES = ('none', 'silu', 'sigmoid')
@@ -211,6 +212,7 @@ ENTRY = memory(
         'tuned',
         positions='the order of the last tokens, by its convolution; rotary ones are lost',
     ),
+    hosts=delta_in_hosts.FAMILIES,
     # The first tokens of a document read tiny numbers; divided by them, rounding would decide.
     toy=dict(epsilon=1e-2),
     variants=dict(

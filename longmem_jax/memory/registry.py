@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from longmem_jax.contract import PLACES, Entry
-from longmem_jax.layers import feed_forward
+from longmem_jax.layers import experts, feed_forward
 from longmem_jax.memory import (
     associative_tokens,
     chunk_retrieval,
@@ -71,6 +71,7 @@ LAYERS = Registry(
         titans,
         mem_transformer,
         feed_forward,
+        experts,
         product_key,
         memory_tokens,
         associative_tokens,

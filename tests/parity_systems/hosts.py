@@ -14,6 +14,7 @@ import numpy as np
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import close_stream, open_stream, read_token
 from longmem_jax.hosts import hosts
+from longmem_jax.hosts.own_layers import rows_of
 from longmem_jax.hosts.patterns import layout
 from longmem_jax.models.block import Block
 from longmem_jax.models.inspect import capture
@@ -22,6 +23,7 @@ from longmem_jax.segment import Segment
 DECODERS = (
     'gpt2', 'gpt_neo', 'gpt_neox', 'llama', 'llama3_scaled', 'mistral', 'qwen2', 'qwen3',
 )  # fmt: skip
+HYBRIDS = ('qwen3_next', 'olmo_hybrid')
 NAMES = (*DECODERS, 'bert')
 
 
@@ -156,7 +158,7 @@ def _gradients(host, model, params, tokens, mask, arrays):
     gradient = jax.jit(jax.grad(loss))(params)
     flat = flax.traverse_util.flatten_dict(gradient, sep='/')
     family, ours = host.family, {}
-    for row in hosts.rows_of(family, host.model.num_layers):
+    for row in rows_of(family, host.model):
         if all(path in flat for path in row.ours):
             leaves = [np.asarray(flat[path]) for path in row.ours]
             ours[family.prefixed(row.theirs)] = layout(row.layout).put(leaves)
