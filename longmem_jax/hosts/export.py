@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -265,16 +265,17 @@ def model_card(
     model: Any,
     *,
     base_model: str = '',
+    own: Collection[str] = (),
     step: int = 0,
     results: Mapping[str, Any] | None = None,
 ) -> str:
     """README.md of an exported model.
 
     `base_model` is the host that it began with, '' = none; `results` the content of a run's
-    `results.json`.
+    `results.json`; `own` names layers of the host itself.
     """
     stacks = (model.attention, model.feed_forward, model.beside, model.around)
-    memories = sorted({*used(model)} - {'full', 'sliding', 'local', 'dense'})
+    memories = sorted({*used(model)} - {'full', 'sliding', 'local', 'dense', 'experts', *own})
     lines = ['---', 'library_name: longmem_jax', 'tags: [longmem_jax, long-context]']
     if base_model:
         lines.append(f'base_model: {json.dumps(base_model)}')

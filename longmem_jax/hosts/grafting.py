@@ -6,7 +6,7 @@ the host has is then loaded by `hosts.load`; everything else is new.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from longmem_jax.contract import Graft, Recipe
 from longmem_jax.data import model_files
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.hosts import model_fields
+from longmem_jax.hosts.own_layers import own_attention
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.stack import context_of, has_table
 
@@ -28,12 +29,12 @@ GPT2_SMALL = dict(
 TRAINING_CACHE = (
     2048  # tokens that a host without a memory keeps in training, unless more are asked for
 )
-OWN_LAYERS = {'attention': {'full', 'sliding'}, 'feed_forward': {'dense'}}
+OWN_LAYERS = {'attention': {'full', 'sliding'}, 'feed_forward': {'dense', 'experts'}}
 # Paths of the parameters that a host has; low-rank parts and memories are not among them.
 HOST = (
     r'^(embedding|final_norm)/|^block_\d+/(attention_norm|feed_forward_norm)/'
     r'|^block_\d+/attention/projections/\w+/(kernel|bias|norm)'
-    r'|^block_\d+/feed_forward/(up|gate|down)/'
+    r'|^block_\d+/feed_forward/(up|gate|down|every)/|^block_\d+/feed_forward/(router|expert_|every_)'
 )
 
 
@@ -153,21 +154,24 @@ def graft(
     if beside and stands != 'attention':
         raise UsageError(f'memory={name},beside: is for attention layers, and {main} is none.')
     stands = 'beside' if beside else stands
-    _require_plain(model, name, 'feed_forward' if stands == 'feed_forward' else 'attention')
+    recurrent = own_attention(config)
+    place = 'feed_forward' if stands == 'feed_forward' else 'attention'
+    _require_plain(model, name, place, recurrent)
     replaced = rotary and model.position != 'none'
     if replaced:
         _replace_positions(model)
-    place, position = LAYERS[main].graft, _position(model)
-    assert place is not None  # as of all in `known`
-    own = place.fields(scale_of(config, **sizes), position)
-    chosen = _chosen(model, recipe, main, tuple(layers))
+    into, position = LAYERS[main].graft, _position(model)
+    assert into is not None  # as of all in `known`
+    own = into.fields(scale_of(config, **sizes), position)
+    chosen = _chosen(model, recipe, main, tuple(layers), recurrent if stands == 'attention' else ())
+    _require_fitting(model, name, stands, chosen, recurrent)
     fields = section(main, **recipe.sections[main] | own | changes.fields)
     if stands != 'feed_forward':
         replaces = chosen if stands == 'attention' else ()
         extra = sum(LAYERS[main].layer.extra(fields))
         _keep_others(config, replaces, main, extra)
-        if beside and main in model.attention:
-            raise UsageError(f'memory={name},beside: the host has this attention by itself.')
+        if main in model.attention:
+            raise UsageError(f'memory={name}: the host has this attention by itself.')
     stack = tuple(model[stands]) or ('',) * model.num_layers
     model[stands] = _with(stack, chosen, main)
     for other in set(LAYERS) & set(model) - {*used(model)}:
@@ -176,7 +180,7 @@ def graft(
     weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
     config.train.loss_weights = dict(weights)
     config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
-    groups = (*recipe.groups, *place.groups(position))
+    groups = (*recipe.groups, *into.groups(position))
     config.optimizer.groups = groups if changes.groups is None else changes.groups
     how = known[changes.recipe or name]
     exact = (how.exact or beside) and not replaced
@@ -218,10 +222,19 @@ def rate_of_host(config: Any, rate: float) -> None:
       UsageError: then nothing is left to learn.
     """
     adapted = config.model.lora.rank
-    if not rate and not adapted and _is_plain(config.model):
+    recurrent = own_attention(config)
+    if not rate and not adapted and _is_plain(config.model, recurrent):
         raise UsageError('frozen: nothing is left to learn; add a memory=NAME or lora=RANK.')
-    kept = tuple(group for group in config.optimizer.groups if group[0] != HOST)
-    config.optimizer.groups = (*kept, (HOST, float(rate), bool(rate)))
+    kept = tuple(group for group in config.optimizer.groups if not group[0].startswith(HOST))
+    paths = HOST + _gates_and_own(config.model, recurrent)
+    config.optimizer.groups = (*kept, (paths, float(rate), bool(rate)))
+
+
+def _gates_and_own(model: Any, recurrent: Collection[str]) -> str:
+    """More of `HOST`: what attention with an output gate and `recurrent` layers have besides its maps."""
+    gated = [name for name in OWN_LAYERS['attention'] if name in model and model[name].output_gate]
+    layers = [str(i) for i, name in enumerate(model.attention) if name in {*gated, *recurrent}]
+    return f'|^block_({"|".join(layers)})/attention/(?!projections/)' if layers else ''
 
 
 def numbers(layers: str, num_layers: int) -> tuple[int, ...]:
@@ -256,18 +269,43 @@ def _position(model: Any) -> str:
     return 'none'
 
 
-def _is_plain(model: Any) -> bool:
-    own = all({*model[kind]} <= OWN_LAYERS[kind] for kind in OWN_LAYERS)
+def _is_plain(model: Any, recurrent: Collection[str]) -> bool:
+    own = all({*model[kind]} - {*recurrent} <= OWN_LAYERS[kind] for kind in OWN_LAYERS)
     return own and not any((*model.beside, *model.around))
 
 
-def _require_plain(model: Any, name: str, kind: str) -> None:
+def _require_plain(model: Any, name: str, kind: str, recurrent: Collection[str]) -> None:
     """Raises `UsageError` if layers of this kind are not the host's own any more."""
-    others = sorted({*model[kind]} - OWN_LAYERS[kind])
+    others = sorted({*model[kind]} - OWN_LAYERS[kind] - {*recurrent})
     if others:
         raise UsageError(
             f'memory={name}: config.model.{kind} has {", ".join(others)} already, as this host was '
             'exported; memory=none keeps that, another memory needs the folder of the host without one.'
+        )
+
+
+def _require_fitting(
+    model: Any, name: str, stands: str, chosen: Sequence[int], recurrent: Collection[str]
+) -> None:
+    """Raises `UsageError` if a memory cannot stand there in a host with layers of another kind."""
+    if stands == 'around' and recurrent:
+        raise UsageError(
+            f'memory={name}: stands around the blocks, with tokens of its own that layers of this host '
+            f'({", ".join(recurrent)}) would remember; take a memory of attention layers.'
+        )
+    if stands != 'attention':
+        return
+    beside = f'use memory={name},beside'
+    wrong = [i for i in chosen if model.attention[i] in recurrent]
+    if wrong:
+        raise UsageError(
+            f'memory={name}: layer {wrong[0]} of the host is {model.attention[wrong[0]]} by itself; '
+            f'choose others by layers=, or {beside}.'
+        )
+    if any(model[model.attention[i]].output_gate for i in chosen):
+        raise UsageError(
+            f'memory={name}: the attention of this host has an output gate, which a memory in its place '
+            f'has not; {beside}.'
         )
 
 
@@ -280,13 +318,19 @@ def _replace_positions(model: Any) -> None:
         model[name].position = 'rotary'
 
 
-def _chosen(model: Any, recipe: Recipe, main: str, layers: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the memory goes."""
+def _chosen(
+    model: Any, recipe: Recipe, main: str, layers: tuple[int, ...], left_out: Collection[str]
+) -> tuple[int, ...]:
+    """Where the memory goes; where nothing is said, not into the layers that are `left_out`."""
     if layers:
         return layers
     places = dict(attention=recipe.attention, feed_forward=recipe.feed_forward)
     stack = places.get(LAYERS[main].place)  # around: all layers, whatever the recipe's depth is
-    return tuple(i for i in range(model.num_layers) if not stack or stack[i] == main)
+    return tuple(
+        i
+        for i in range(model.num_layers)
+        if (not stack or stack[i] == main) and model.attention[i] not in left_out
+    )
 
 
 def _with(stack: Sequence[str], chosen: Sequence[int], name: str) -> tuple[str, ...]:
@@ -302,7 +346,7 @@ def _keep_others(config: Any, chosen: Sequence[int], main: str, extra: int) -> N
       UsageError: a layer that is replaced, or loses its own window, sees less than a segment.
     """
     model, segment = config.model, config.train.segment_length
-    windows = [model[name].window for name in model.attention]
+    windows = [model[name].get('window', segment) for name in model.attention]
     restarts = model.position != 'none'
     for layer, window in enumerate(windows):
         if window < segment and (layer in chosen or restarts):

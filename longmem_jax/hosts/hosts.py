@@ -73,7 +73,9 @@ class Host:
 
     def name_of(self, row: tables.Row) -> str | None:
         """The name of a row's tensor in the files; None = they do not have it."""
-        return next((name for name in names_of(self.family, row) if name in self.files.shapes), None)
+        return next(
+            (name for name in names_of(self.family, row) if name in self.files.shapes), None
+        )
 
 
 def names_of(family: Family, row: tables.Row) -> Iterator[str]:

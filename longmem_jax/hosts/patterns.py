@@ -108,9 +108,7 @@ class Layout:
 
     def _parts(self, shapes: Shapes) -> list[tuple[int, ...]]:
         """The part of every parameter in a block, as a shape."""
-        parts = [
-            rule.their_shape(shape) for rule, shape in zip(self.patterns, shapes, strict=True)
-        ]
+        parts = [rule.their_shape(shape) for rule, shape in zip(self.patterns, shapes, strict=True)]
         return [(shape[0] // self.blocks, *shape[1:]) for shape in parts]
 
     def their_shape(self, shapes: Shapes) -> tuple[int, ...]:
@@ -149,9 +147,7 @@ class Layout:
         """Their tensor from our whole parameters."""
         if len(self.patterns) == 1:
             return self.patterns[0].put(np.stack(arrays) if len(arrays) > 1 else arrays[0])
-        parts = [
-            rule.put(array) for rule, array in zip(self.patterns, arrays, strict=True)
-        ]
+        parts = [rule.put(array) for rule, array in zip(self.patterns, arrays, strict=True)]
         blocks = [part.reshape(self.blocks, -1, *part.shape[1:]) for part in parts]
         return np.concatenate(blocks, axis=1).reshape(-1, *parts[0].shape[1:])
 

@@ -139,7 +139,11 @@ EXPERTS = [
         for name in ('gate', 'up', 'down')
     ),
     *(
-        _row(f'{_N}mlp.shared_expert.{name}_proj.weight', f'{_FEED_FORWARD}every/{name}/kernel', LINEAR)
+        _row(
+            f'{_N}mlp.shared_expert.{name}_proj.weight',
+            f'{_FEED_FORWARD}every/{name}/kernel',
+            LINEAR,
+        )
         for name in ('gate', 'up', 'down')
     ),
     _row(_N + 'mlp.shared_expert_gate.weight', _FEED_FORWARD + 'every_gate', LINEAR),

@@ -93,7 +93,9 @@ class TensorFiles:
         Raises:
           UsageError: their dtypes or shapes differ.
         """
-        shapes, dtypes = ([of[piece] for piece in pieces.names] for of in (self.shapes, self.dtypes))
+        shapes, dtypes = (
+            [of[piece] for piece in pieces.names] for of in (self.shapes, self.dtypes)
+        )
         shape = pieces.shape(shapes)
         if shape is None or len({*dtypes}) > 1:
             raise UsageError(

@@ -19,9 +19,7 @@ from longmem_jax.layers.feed_forward import ACTIVATIONS, Dense
 from longmem_jax.problems import at_least, one_of
 
 
-def routed(
-    scores: jax.Array, chosen: int, renormalized: bool
-) -> tuple[jax.Array, jax.Array]:
+def routed(scores: jax.Array, chosen: int, renormalized: bool) -> tuple[jax.Array, jax.Array]:
     """Weights and numbers of the experts of every token.
 
     Args:
@@ -117,7 +115,9 @@ class Experts(Dense):
                 bias=False,
             )
             self.every_gate = self.param(
-                'every_gate', axes(initializers.kernel(settings), ('embed', None)), (settings.d_model, 1)
+                'every_gate',
+                axes(initializers.kernel(settings), ('embed', None)),
+                (settings.d_model, 1),
             )
 
     def mapped(self, x: jax.Array, train: bool) -> jax.Array:

@@ -179,9 +179,7 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     if key_heads and number % key_heads:
         problems.append(f'key_heads = {key_heads}: must divide {of} = {number}')
     if fields['convolution'] == 1:
-        problems.append(
-            'convolution = 1: sees the token alone; use 0 for none, or at least 2'
-        )
+        problems.append('convolution = 1: sees the token alone; use 0 for none, or at least 2')
     return problems
 
 

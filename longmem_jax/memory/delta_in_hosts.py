@@ -126,9 +126,7 @@ FAMILIES = {
     'qwen3_next': HostLayer(_qwen3_next, _write, _rows_of_qwen3_next),
     'olmo_hybrid': HostLayer(
         _olmo_hybrid,
-        lambda fields: (
-            _write(fields) | {'linear_allow_neg_eigval': fields['negative_eigenvalues']}
-        ),
+        lambda fields: _write(fields) | {'linear_allow_neg_eigval': fields['negative_eigenvalues']},
         _rows_of_olmo_hybrid,
     ),
 }

@@ -37,7 +37,8 @@ def test_parts_are_parts_of_the_whole(text):
 
 
 @pytest.mark.parametrize(
-    'text', ['(h k) d -> d h k + h d -> d h by 2', 'h 1 d -> d h + (h k) 1 d -> d h k + o 1 d -> d o']
+    'text',
+    ['(h k) d -> d h k + h d -> d h by 2', 'h 1 d -> d h + (h k) 1 d -> d h k + o 1 d -> d o'],
 )
 def test_parameters_that_differ_in_shape_are_parts_of_one_tensor(text):
     rule = layout(text)

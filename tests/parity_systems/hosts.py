@@ -161,7 +161,11 @@ def _gradients(host, model, params, tokens, mask, arrays):
     for row in rows_of(family, host.model):
         if all(path in flat for path in row.ours):
             leaves = [np.asarray(flat[path]) for path in row.ours]
-            ours[family.prefixed(row.theirs)] = layout(row.layout).put(leaves)
+            name, joined = host.name_of(row), layout(row.layout).put(leaves)
+            name = name or family.prefixed(row.theirs)
+            pieces = host.files.pieces.get(name)
+            parts = pieces.cut(lambda joined=joined: joined) if pieces else {name: lambda: joined}
+            ours |= {name: part() for name, part in parts.items()}
     for name in sorted(arrays):
         if name.startswith('grad/'):
             theirs = name[len('grad/') :]

@@ -19,6 +19,7 @@ from longmem_jax.hosts import hosts
 from longmem_jax.hosts.graft_file import AND, Grafted, fingerprint, write
 from longmem_jax.hosts.tensor_files import some
 from longmem_jax.layers import low_rank
+from longmem_jax.memory.registry import used
 from longmem_jax.untrusted import json_file, schema
 
 # Kind of tokenizer to the name under which Hugging Face folders have its file.
@@ -67,6 +68,7 @@ def export(experiment: Experiment, folder: str = '', graft: str = '') -> list[st
         Path(folder).name,
         model,
         base_model=_shown_name(source) if like else '',
+        own=used(like.plain) if like else (),
         step=step,
         results=_object(results) if results.is_file() else {},
     )
