@@ -215,6 +215,21 @@ FAMILIES: dict[str, Family] = {
             write_windows=layer_windows.write_upper_sliding,
         )
     ),
+    'qwen3_moe': Family(
+        **_LLAMA
+        | dict(
+            architecture='Qwen3MoeForCausalLM',
+            fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
+            rows=[*tables.LLAMA, *tables.EXPERTS],
+            attention_bias=('attention_bias', False),
+            kv_heads=4,
+            windows=layer_windows.upper_sliding,
+            write_windows=layer_windows.write_upper_sliding,
+            required=dict(use_sliding_window=(False,)),
+            experts=dict(num_experts=128, num_experts_per_tok=8, norm_topk_prob=False)
+            | dict(moe_intermediate_size=768),
+        )
+    ),
     'qwen3_next': Family(
         **_HYBRID
         | dict(

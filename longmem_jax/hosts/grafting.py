@@ -181,6 +181,8 @@ def graft(
     config.train.loss_weights = dict(weights)
     config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
     groups = (*recipe.groups, *into.groups(position))
+    if beside:
+        groups = tuple((path.replace('attention/', 'beside/'), *how) for path, *how in groups)
     config.optimizer.groups = groups if changes.groups is None else changes.groups
     how = known[changes.recipe or name]
     exact = (how.exact or beside) and not replaced
@@ -231,7 +233,7 @@ def rate_of_host(config: Any, rate: float) -> None:
 
 
 def _gates_and_own(model: Any, recurrent: Collection[str]) -> str:
-    """More of `HOST`: what attention with an output gate and `recurrent` layers have besides its maps."""
+    """More of `HOST`: what attention with an output gate, and `recurrent` layers, have besides maps."""
     gated = [name for name in OWN_LAYERS['attention'] if name in model and model[name].output_gate]
     layers = [str(i) for i, name in enumerate(model.attention) if name in {*gated, *recurrent}]
     return f'|^block_({"|".join(layers)})/attention/(?!projections/)' if layers else ''

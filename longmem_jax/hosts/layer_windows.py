@@ -1,7 +1,7 @@
 """How `config.json` says which layers see a window, and which the whole context: one way per family.
 
-Every pair of functions maps attributes to a window per layer, 0 = the whole context, and back; of hybrids
-also None, a layer that is the family's own.
+Every pair of functions maps attributes to a window per layer, 0 = the whole context, and back. None = a
+layer of hybrids that is not attention.
 """
 
 from typing import Any

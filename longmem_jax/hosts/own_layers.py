@@ -1,4 +1,4 @@
-"""Layers that families of decoders have by themselves, besides attention: which of the registry they are."""
+"""Layers that families of decoders have besides attention: which of the registry they are."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from longmem_jax.memory.registry import LAYERS
 
 
 def own_layer(family: Family) -> tuple[str, HostLayer] | None:
-    """The layer that stands in for attention in some layers of a family, by name; None = there is none."""
+    """Name and layout of what stands in for attention in some layers of a family; None = nothing."""
     found = (
         (name, entry.hosts[family.own])
         for name, entry in LAYERS.items()

@@ -1,7 +1,7 @@
 """One line per tensor that says how theirs is laid out in ours, read in both directions.
 
 A pattern such as `'(h k) d -> d h k'` names the axes of their tensor on the left and of our parameters
-on the right; axes in brackets are flattened into one, and `1` is an axis of that size that ours have not.
+on the right; axes in brackets are flattened into one, and `1` is an axis of that size, not of ours.
 
 Where a tensor of theirs holds several parameters of ours, such as queries, keys and values in one, the
 first axis on the right counts them. If they differ in shape, every one has a pattern of its own, in
@@ -101,7 +101,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a tensor of theirs holds one or several parameters of ours: all of one pattern, or of several."""
+    """How a tensor of theirs holds parameters of ours: by one pattern for all, or by one for each."""
 
     patterns: tuple[Pattern, ...]
     blocks: int

@@ -99,8 +99,8 @@ class TensorFiles:
         shape = pieces.shape(shapes)
         if shape is None or len({*dtypes}) > 1:
             raise UsageError(
-                f'{self.folder}: {some(pieces.names)} differ in shape or dtype, though they are parts of '
-                'one parameter.'
+                f'{self.folder}: {some(pieces.names)} differ in shape or dtype, and are parts of one '
+                'parameter.'
             )
         for piece in pieces.names:
             del self.shapes[piece], self.dtypes[piece]

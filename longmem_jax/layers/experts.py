@@ -9,11 +9,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings, identity
+from longmem_jax.contract import Entry, Fields, LayerType, identity
 from longmem_jax.layers import initializers
 from longmem_jax.layers.feed_forward import ACTIVATIONS, Dense
 from longmem_jax.problems import at_least, one_of

@@ -1,4 +1,4 @@
-"""Hosts with layers of their own besides attention, and with experts: files, attributes, segments, memories."""
+"""Hosts with layers besides attention, and with experts: files, attributes, segments, memories."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from longmem_jax.segment import Segment
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
 from tests import toys
 from tests.hosts.export_test import assert_same, tensors_of
-from tests.hosts.hosts_test import GOLDENS, attributes, copied, folder_of, load, model_of
+from tests.hosts.hosts_test import GOLDENS, copied, folder_of, load, model_of
 from tests.parity_systems.hosts import HYBRIDS
 
 LENGTH = 12
@@ -192,12 +192,9 @@ def test_memories_that_do_not_fit_are_refused(name, memory, message):
         config_of(name, f'memory={memory}')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    'name, memory',
-    [
-        ('qwen3_next', 'infini,beside'),
-        pytest.param('olmo_hybrid', 'infini', marks=pytest.mark.slow),
-    ],
+    'name, memory', [('qwen3_next', 'infini,beside'), ('olmo_hybrid', 'infini')]
 )
 def test_a_memory_in_a_hybrid_begins_as_the_host(name, memory):
     """Beside all layers, or in place of attention alone; frozen is all that the host has."""
@@ -207,7 +204,9 @@ def test_a_memory_in_a_hybrid_begins_as_the_host(name, memory):
     params = hosts.load(host, module, report=lambda line: None)
     state = module.apply({'params': params}, 2, method='initial_state')
     segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.ones((2,), bool))
-    found = module.apply({'params': params}, segment, state, train=False)[0]
+    found = jax.jit(lambda *given: module.apply({'params': params}, *given, train=False)[0])(
+        segment, state
+    )
     wanted = golden(name)[1][:, :LENGTH]
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
     groups = parameter_groups(config.optimizer.groups, hosts.shapes(module))

@@ -4,6 +4,7 @@ The checkpoint is the folder `hf` beside the file. Decoding reads segments as lo
 the cache goes through the state at every border.
 """
 
+import functools
 from pathlib import Path
 
 import flax
@@ -25,6 +26,7 @@ DECODERS = (
 )  # fmt: skip
 HYBRIDS = ('qwen3_next', 'olmo_hybrid')
 NAMES = (*DECODERS, 'bert')
+EXPERTS = 'qwen3_moe'
 
 
 def check(settings, arrays):
@@ -163,9 +165,11 @@ def _gradients(host, model, params, tokens, mask, arrays):
             leaves = [np.asarray(flat[path]) for path in row.ours]
             name, joined = host.name_of(row), layout(row.layout).put(leaves)
             name = name or family.prefixed(row.theirs)
-            pieces = host.files.pieces.get(name)
-            parts = pieces.cut(lambda joined=joined: joined) if pieces else {name: lambda: joined}
-            ours |= {name: part() for name, part in parts.items()}
+            if pieces := host.files.pieces.get(name):
+                parts = pieces.cut(functools.partial(np.asarray, joined))
+                ours |= {part: made() for part, made in parts.items()}
+            else:
+                ours[name] = joined
     for name in sorted(arrays):
         if name.startswith('grad/'):
             theirs = name[len('grad/') :]
