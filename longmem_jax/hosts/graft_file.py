@@ -15,6 +15,7 @@ import numpy as np
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts.attributes import HARMLESS
 from longmem_jax.hosts.gguf_tensors import GgufFile
+from longmem_jax.hosts.pieces import Pieces
 from longmem_jax.hosts.tensor_files import DTYPES, OWN, TensorFiles
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
@@ -87,7 +88,7 @@ class Grafted:
         self._files, self._tensors = files, dict(tensors)
         self.folder: Path = files.folder
         self.threads: int = files.threads
-        self.pieces = files.pieces
+        self.pieces: dict[str, Pieces] = files.pieces
         self.shapes: dict[str, tuple[int, ...]] = files.shapes | {
             name: array.shape for name, array in tensors.items()
         }

@@ -12,6 +12,7 @@ a memory: `load` then fills the parameters that both have, and the others start 
 
 import concurrent.futures
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -138,10 +139,9 @@ def find(source: str | Path, context: int = 0) -> Host:
         raise UsageError(f'{name}: must be an object with the attributes of a model.')
     plain = model_fields.model_of(given, name, context)
     files, family = TensorFiles(folder), FAMILIES[given['model_type']]
-    for row in rows_of(family, plain):
-        for whole in names_of(family, row):
-            if pieces := pieces_of(whole, files.shapes):
-                files.join(whole, pieces)
+    for whole in itertools.chain(*(names_of(family, row) for row in rows_of(family, plain))):
+        if pieces := pieces_of(whole, files.shapes):
+            files.join(whole, pieces)
     if plain.kind == 'text_encoder':
         has_pooler = any('pooler.dense' in tensor for tensor in files.shapes)
         plain.text_encoder.pooler = has_pooler

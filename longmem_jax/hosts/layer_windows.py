@@ -13,6 +13,10 @@ _HYBRID = ('full_attention', 'linear_attention')
 Windows = tuple[int | None, ...]
 
 
+def _largest(windows: Windows) -> int:
+    return max(window or 0 for window in windows)
+
+
 def alternating(given: Attributes, layers: int) -> tuple[int, ...]:
     """GPT-Neo: every layer global or local."""
     kinds = given.take('attention_layers', list, None)
@@ -45,9 +49,9 @@ def _by_kind(
     return tuple(window if window and kind == names[1] else 0 for kind in kinds)
 
 
-def write_alternating(windows: tuple[int, ...]) -> dict[str, Any]:
+def write_alternating(windows: Windows) -> dict[str, Any]:
     kinds = ['local' if window else 'global' for window in windows]
-    size = {'window_size': max(windows)} if any(windows) else {}
+    size = {'window_size': _largest(windows)} if any(windows) else {}
     return {'attention_types': [[kinds, 1]], 'attention_layers': kinds, **size}
 
 
@@ -60,7 +64,7 @@ def all_sliding(given: Attributes, layers: int) -> tuple[int, ...]:
     return (window or 0,) * layers
 
 
-def write_all_sliding(windows: tuple[int, ...]) -> dict[str, Any]:
+def write_all_sliding(windows: Windows) -> dict[str, Any]:
     return {'sliding_window': windows[0] or None}
 
 
@@ -76,10 +80,10 @@ def upper_sliding(given: Attributes, layers: int) -> tuple[int, ...]:
     return _by_kind(given, 'layer_types', kinds, layers, _KINDS, window)
 
 
-def write_upper_sliding(windows: tuple[int, ...]) -> dict[str, Any]:
+def write_upper_sliding(windows: Windows) -> dict[str, Any]:
     return dict(
         use_sliding_window=any(windows),
-        sliding_window=max(windows) or None,
+        sliding_window=_largest(windows) or None,
         layer_types=[_KINDS[bool(window)] for window in windows],
     )
 

@@ -5,6 +5,7 @@ axis, wherever that was cut. In `'experts.{e}.weight'` there is one for every `{
 are stacked along a new first axis.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -71,10 +72,7 @@ class Pieces(NamedTuple):
             rows = whole()
             return np.ascontiguousarray(rows[first] if self.stacked else rows[first:end])
 
-        return {
-            name: lambda first=first, end=end: piece(first, end)
-            for name, first, end in self._parts()
-        }
+        return {name: functools.partial(piece, first, end) for name, first, end in self._parts()}
 
 
 def pieces_of(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Pieces | None:

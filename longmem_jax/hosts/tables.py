@@ -38,7 +38,7 @@ class Row(NamedTuple):
         def named(*names: str) -> tuple[str, ...]:
             return tuple(name.replace('{i}', str(layer)) for name in names)
 
-        return Row(*named(self.theirs), named(*self.ours), self.layout, named(*self.others))
+        return Row(named(self.theirs)[0], named(*self.ours), self.layout, named(*self.others))
 
 
 def _row(theirs: str, ours: str, layout: str, *others: str) -> Row:

@@ -93,10 +93,8 @@ class TensorFiles:
         Raises:
           UsageError: their dtypes or shapes differ.
         """
-        shapes, dtypes = (
-            [of[piece] for piece in pieces.names] for of in (self.shapes, self.dtypes)
-        )
-        shape = pieces.shape(shapes)
+        dtypes = [self.dtypes[piece] for piece in pieces.names]
+        shape = pieces.shape([self.shapes[piece] for piece in pieces.names])
         if shape is None or len({*dtypes}) > 1:
             raise UsageError(
                 f'{self.folder}: {some(pieces.names)} differ in shape or dtype, and are parts of one '
