@@ -5,7 +5,7 @@ A family is a table, read by `model_fields` and `hosts`: none has code for its l
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from longmem_jax.hosts import layer_windows, tables
@@ -71,6 +71,12 @@ class Family:
     def prefixed(self, name: str) -> str:
         """The whole name of a row's tensor in files that we write."""
         return name if name in self.heads else prefixed(self.prefix, name)
+
+    def names(self, row: tables.Row) -> Iterator[str]:
+        """The names under which files may have a row's tensor."""
+        prefixes = ('',) if row.theirs in self.heads else (self.prefix, '')
+        for name in (row.theirs, *row.others):
+            yield from (prefixed(prefix, name) for prefix in prefixes)
 
 
 _GPT2 = dict(

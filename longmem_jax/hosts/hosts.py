@@ -14,7 +14,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from longmem_jax.hosts.gguf_tensors import GgufFile
 from longmem_jax.hosts.graft_file import AND, Files
 from longmem_jax.hosts.own_layers import rows_of
 from longmem_jax.hosts.patterns import Shapes, layout
-from longmem_jax.hosts.pieces import pieces_of, prefixed
+from longmem_jax.hosts.pieces import pieces_of
 from longmem_jax.hosts.tensor_files import OWN, TensorFiles, some
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.memory.registry import LAYERS
@@ -74,17 +74,7 @@ class Host:
 
     def name_of(self, row: tables.Row) -> str | None:
         """The name of a row's tensor in the files; None = they do not have it."""
-        return next(
-            (name for name in names_of(self.family, row) if name in self.files.shapes), None
-        )
-
-
-def names_of(family: Family, row: tables.Row) -> Iterator[str]:
-    """Names under which files may have the tensor of a row."""
-    prefixes = ('',) if row.theirs in family.heads else (family.prefix, '')
-    for name in (row.theirs, *row.others):
-        for prefix in prefixes:
-            yield prefixed(prefix, name)
+        return next(filter(self.files.shapes.__contains__, self.family.names(row)), None)
 
 
 def is_host(source: str | Path) -> bool:
@@ -139,7 +129,7 @@ def find(source: str | Path, context: int = 0) -> Host:
         raise UsageError(f'{name}: must be an object with the attributes of a model.')
     plain = model_fields.model_of(given, name, context)
     files, family = TensorFiles(folder), FAMILIES[given['model_type']]
-    for whole in itertools.chain(*(names_of(family, row) for row in rows_of(family, plain))):
+    for whole in itertools.chain(*(family.names(row) for row in rows_of(family, plain))):
         if pieces := pieces_of(whole, files.shapes):
             files.join(whole, pieces)
     if plain.kind == 'text_encoder':

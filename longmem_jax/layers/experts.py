@@ -1,7 +1,7 @@
 """A mixture of experts in place of the dense layer (Shazeer et al., 2017): a few of many per token.
 
-A router gives every token a weight for each expert; only those with the largest are computed, and
-none of them is too full for a token. One more expert may read all tokens, times a gate (Qwen-MoE). No
+A router gives every token a weight for each expert; those with the largest count, and none of them is
+too full for a token. One more expert may read all tokens, times a gate (Qwen-MoE). No
 loss keeps the load of the experts even: for hosts, whose routers are trained.
 """
 
