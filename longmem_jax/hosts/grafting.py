@@ -17,7 +17,6 @@ from longmem_jax.contract import Graft, Recipe
 from longmem_jax.data import model_files
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.hosts import model_fields
-from longmem_jax.hosts.own_layers import own_attention
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.stack import context_of, has_table
 
@@ -154,7 +153,7 @@ def graft(
     if beside and stands != 'attention':
         raise UsageError(f'memory={name},beside: is for attention layers, and {main} is none.')
     stands = 'beside' if beside else stands
-    recurrent = own_attention(config)
+    recurrent = _recurrent(config)
     place = 'feed_forward' if stands == 'feed_forward' else 'attention'
     _require_plain(model, name, place, recurrent)
     replaced = rotary and model.position != 'none'
@@ -164,14 +163,14 @@ def graft(
     assert into is not None  # as of all in `known`
     own = into.fields(scale_of(config, **sizes), position)
     chosen = _chosen(model, recipe, main, tuple(layers), recurrent if stands == 'attention' else ())
-    _require_fitting(model, name, stands, chosen, recurrent)
+    _require_fitting(model, name, main, stands, chosen, recurrent)
     fields = section(main, **recipe.sections[main] | own | changes.fields)
     if stands != 'feed_forward':
         replaces = chosen if stands == 'attention' else ()
         extra = sum(LAYERS[main].layer.extra(fields))
         _keep_others(config, replaces, main, extra)
-        if main in model.attention:
-            raise UsageError(f'memory={name}: the host has this attention by itself.')
+        if beside and main in model.attention:
+            raise UsageError(f'memory={name},beside: the host has this attention by itself.')
     stack = tuple(model[stands]) or ('',) * model.num_layers
     model[stands] = _with(stack, chosen, main)
     for other in set(LAYERS) & set(model) - {*used(model)}:
@@ -224,7 +223,7 @@ def rate_of_host(config: Any, rate: float) -> None:
       UsageError: then nothing is left to learn.
     """
     adapted = config.model.lora.rank
-    recurrent = own_attention(config)
+    recurrent = _recurrent(config)
     if not rate and not adapted and _is_plain(config.model, recurrent):
         raise UsageError('frozen: nothing is left to learn; add a memory=NAME or lora=RANK.')
     kept = tuple(group for group in config.optimizer.groups if not group[0].startswith(HOST))
@@ -234,8 +233,11 @@ def rate_of_host(config: Any, rate: float) -> None:
 
 def _gates_and_own(model: Any, recurrent: Collection[str]) -> str:
     """More of `HOST`: what attention with an output gate, and `recurrent` layers, have besides maps."""
-    gated = [name for name in OWN_LAYERS['attention'] if name in model and model[name].output_gate]
-    layers = [str(i) for i, name in enumerate(model.attention) if name in {*gated, *recurrent}]
+    layers = [
+        str(i)
+        for i, name in enumerate(model.attention)
+        if name in recurrent or model[name].get('output_gate', False) is True
+    ]
     return f'|^block_({"|".join(layers)})/attention/(?!projections/)' if layers else ''
 
 
@@ -276,6 +278,19 @@ def _is_plain(model: Any, recurrent: Collection[str]) -> bool:
     return own and not any((*model.beside, *model.around))
 
 
+def _recurrent(config: Any) -> frozenset[str]:
+    """Names of layers in place of attention that the host of a configuration has by itself.
+
+    Without those of the memory that it was exported with.
+    """
+    names = {name for name in config.model.attention if LAYERS[name].hosts}
+    if names and config.train.start_from:
+        from longmem_jax.hosts import hosts  # imports readers of tensors
+
+        names &= {*hosts.find(config.train.start_from).plain.attention}
+    return frozenset(names)
+
+
 def _require_plain(model: Any, name: str, kind: str, recurrent: Collection[str]) -> None:
     """Raises `UsageError` if layers of this kind are not the host's own any more."""
     others = sorted({*model[kind]} - OWN_LAYERS[kind] - {*recurrent})
@@ -287,9 +302,16 @@ def _require_plain(model: Any, name: str, kind: str, recurrent: Collection[str])
 
 
 def _require_fitting(
-    model: Any, name: str, stands: str, chosen: Sequence[int], recurrent: Collection[str]
+    model: Any,
+    name: str,
+    main: str,
+    stands: str,
+    chosen: Sequence[int],
+    recurrent: Collection[str],
 ) -> None:
     """Raises `UsageError` if a memory cannot stand there in a host with layers of another kind."""
+    if main in recurrent:
+        raise UsageError(f'memory={name}: the host has {main} layers by itself, of other sizes.')
     if stands == 'around' and recurrent:
         raise UsageError(
             f'memory={name}: stands around the blocks, with tokens of its own that layers of this host '
@@ -304,7 +326,7 @@ def _require_fitting(
             f'memory={name}: layer {wrong[0]} of the host is {model.attention[wrong[0]]} by itself; '
             f'choose others by layers=, or {beside}.'
         )
-    if any(model[model.attention[i]].output_gate for i in chosen):
+    if any(model[model.attention[i]].get('output_gate', False) for i in chosen):
         raise UsageError(
             f'memory={name}: the attention of this host has an output gate, which a memory in its place '
             f'has not; {beside}.'

@@ -18,19 +18,6 @@ def own_layer(family: Family) -> tuple[str, HostLayer] | None:
     return next(found, None)
 
 
-def own_attention(config: Any) -> frozenset[str]:
-    """Names of layers in place of attention that the host of a configuration has by itself.
-
-    Without those of the memory that it was exported with.
-    """
-    names = {name for name in config.model.attention if LAYERS[name].hosts}
-    if names and config.train.start_from:
-        from longmem_jax.hosts import hosts  # imports readers of tensors
-
-        names &= {*hosts.find(config.train.start_from).plain.attention}
-    return frozenset(names)
-
-
 def rows_of(family: Family, model: Any) -> list[tables.Row]:
     """All rows of a family for a `config.model` of it, whose memory is none."""
     own = own_layer(family)

@@ -183,7 +183,7 @@ def config_of(name, argument):
         ('qwen3_next', 'infini', 'an output gate, which a memory in its place has not'),
         ('qwen3_next', 'infini,layers=0', 'layer 0 of the host is delta by itself'),
         ('olmo_hybrid', 'armt', 'stands around the blocks'),
-        ('olmo_hybrid', 'gated_delta_net', 'the host has this attention by itself'),
+        ('olmo_hybrid', 'gated_delta_net', 'the host has delta layers by itself'),
         ('olmo_hybrid', 'none,frozen', 'nothing is left to learn'),
     ],
 )
