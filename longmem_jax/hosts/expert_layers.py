@@ -20,7 +20,11 @@ def read(family: Family, left: Attributes, model: Any) -> None:
     """Puts experts into the layers of a `config.model` that have them."""
     if not family.experts:
         return
-    fields = {name: left.take(name, type(value), value) for name, value in family.experts.items()}
+    defaults = dict(family.experts)
+    if left.has('num_local_experts'):  # as newer files of transformers call it
+        defaults['num_experts'] = left.take('num_local_experts', int)
+        left.require('num_experts', defaults['num_experts'])
+    fields = {name: left.take(name, type(value), value) for name, value in defaults.items()}
     every = left.number('decoder_sparse_step', int, 1)
     dense = left.take('mlp_only_layers', list, None) or []
     number, chosen = fields['num_experts'], fields['num_experts_per_tok']

@@ -236,7 +236,8 @@ def _gates_and_own(model: Any, recurrent: Collection[str]) -> str:
     layers = [
         str(i)
         for i, name in enumerate(model.attention)
-        if name in recurrent or model[name].get('output_gate', False) is True
+        if name in recurrent
+        or (name in OWN_LAYERS['attention'] and model[name].get('output_gate', False))
     ]
     return f'|^block_({"|".join(layers)})/attention/(?!projections/)' if layers else ''
 

@@ -13,7 +13,7 @@ from longmem_jax.training.optimizer import parameter_groups, parameter_path
 from tests import toys
 from tests.hosts.export_test import assert_same, tensors_of
 from tests.hosts.hosts_test import GOLDENS, copied, folder_of, load, model_of
-from tests.parity_systems.hosts import HYBRIDS
+from tests.parity_systems.hosts import EXPERTS, HYBRIDS
 
 LENGTH = 12
 
@@ -43,7 +43,7 @@ def test_two_segments_are_the_whole_text_of_transformers(name):
     )
 
 
-@pytest.mark.parametrize('name', HYBRIDS)
+@pytest.mark.parametrize('name', (*HYBRIDS, EXPERTS))
 def test_an_unchanged_host_is_the_same_bytes(name, tmp_path):
     host, params, _ = load(folder_of(name))
     export.save(tmp_path / 'out', host.model, params, like=host)
@@ -53,7 +53,7 @@ def test_an_unchanged_host_is_the_same_bytes(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', HYBRIDS)
+@pytest.mark.parametrize('name', (*HYBRIDS, EXPERTS))
 def test_a_model_trained_here_becomes_a_host(name, tmp_path):
     model = hosts.find(folder_of(name)).model
     params = toys.parameters(hosts.make(model, 4), 3)
@@ -64,7 +64,7 @@ def test_a_model_trained_here_becomes_a_host(name, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again, params)
 
 
-@pytest.mark.parametrize('name', HYBRIDS)
+@pytest.mark.parametrize('name', (*HYBRIDS, EXPERTS))
 def test_config_json_goes_to_config_model_and_back(name):
     model = model_of(name)
     written = model_fields.attributes_of(model)
@@ -112,6 +112,8 @@ def test_rotation_only_where_the_file_has_a_base():
         ('qwen3_next', dict(num_experts_per_tok=7), 'must be from 1 to 6'),
         ('qwen3_next', dict(num_experts=1 << 40), 'num_experts = '),
         ('qwen3_next', dict(mlp_only_layers=['a']), 'numbers of layers are needed'),
+        ('qwen3_moe', dict(num_experts=4), 'num_experts = 4: only 5 is supported'),
+        ('qwen3_moe', dict(use_sliding_window=True), 'use_sliding_window = True: only False'),
         ('llama', dict(num_experts=4), 'sets num_experts: not supported'),
     ],
 )
