@@ -180,7 +180,7 @@ def Experts(
     activation: str = 'swiglu',
     bias: bool = False,
     experts: int = 8,
-    chosen: int = 2,
+    top_k: int = 2,
     width: int = 0,
     renormalized: bool = True,
     always: int = 0,

@@ -9,7 +9,7 @@ from longmem_jax.hosts.families import Family
 # Attribute to our field.
 FIELDS = dict(
     num_experts='experts',
-    num_experts_per_tok='chosen',
+    num_experts_per_tok='top_k',
     moe_intermediate_size='width',
     norm_topk_prob='renormalized',
     shared_expert_intermediate_size='always',

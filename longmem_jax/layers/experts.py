@@ -18,18 +18,18 @@ from longmem_jax.layers.feed_forward import ACTIVATIONS, Dense
 from longmem_jax.problems import at_least, one_of
 
 
-def routed(scores: jax.Array, chosen: int, renormalized: bool) -> tuple[jax.Array, jax.Array]:
+def routed(scores: jax.Array, top_k: int, renormalized: bool) -> tuple[jax.Array, jax.Array]:
     """Weights and numbers of the experts of every token.
 
     Args:
       scores: float32 [tokens, experts].
-      chosen: experts per token.
+      top_k: experts per token.
       renormalized: the weights of those sum to one, not those of all.
 
     Returns:
-      float32 and int32 [tokens, chosen].
+      float32 and int32 [tokens, top_k].
     """
-    weights, numbers = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), chosen)
+    weights, numbers = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), top_k)
     if renormalized:
         weights = weights / weights.sum(axis=-1, keepdims=True)
     return weights, numbers
@@ -71,7 +71,7 @@ class Experts(Dense):
       activation: 'swiglu' or 'geglu'.
       bias: has to be False.
       experts: their number.
-      chosen: experts that a token goes through.
+      top_k: experts that a token goes through.
       width: numbers inside an expert; 0 = d_feed_forward.
       renormalized: the weights of the chosen experts sum to one.
       always: numbers inside the expert that all tokens go through; 0 = there is none.
@@ -82,7 +82,7 @@ class Experts(Dense):
     activation: str = 'swiglu'
     bias: bool = False
     experts: int = 8
-    chosen: int = 2
+    top_k: int = 2
     width: int = 0
     renormalized: bool = True
     always: int = 0
@@ -126,7 +126,7 @@ class Experts(Dense):
         scores = rows.astype(jnp.promote_types(dtype, jnp.float32)) @ self.router.astype(
             jnp.promote_types(dtype, jnp.float32)
         )
-        weights, numbers = routed(scores, self.chosen, self.renormalized)
+        weights, numbers = routed(scores, self.top_k, self.renormalized)
         kernels = (self.expert_gate, self.expert_up, self.expert_down)
         gate, up, down = (kernel.astype(dtype) for kernel in kernels)
         y = mixed(rows, weights, numbers, (gate, up, down), ACTIVATIONS[self.activation][0])
@@ -140,16 +140,16 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that there are as many experts as a token goes through."""
     gated = [name for name, (_, is_gated) in ACTIVATIONS.items() if is_gated]
     problems = one_of(fields, activation=gated, bias=(False,))
-    problems += at_least(fields, 1, 'experts', 'chosen') + at_least(fields, 0, 'width', 'always')
-    if not problems and fields['chosen'] > fields['experts']:
-        problems.append(f'chosen = {fields["chosen"]}: at most experts = {fields["experts"]}')
+    problems += at_least(fields, 1, 'experts', 'top_k') + at_least(fields, 0, 'width', 'always')
+    if not problems and fields['top_k'] > fields['experts']:
+        problems.append(f'top_k = {fields["top_k"]}: at most experts = {fields["experts"]}')
     return problems
 
 
 ENTRY = Entry(
     name='experts',
     place='feed_forward',
-    layer=LayerType(Experts, check=check),
-    toy=dict(experts=4, width=6, always=5),
+    layer=LayerType(Experts, check=check, nearest='experts'),
+    toy=dict(experts=4, width=6, always=6),
     variants=dict(alone=dict(always=0, renormalized=False)),
 )
