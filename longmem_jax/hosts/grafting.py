@@ -280,10 +280,7 @@ def _is_plain(model: Any, recurrent: Collection[str]) -> bool:
 
 
 def _recurrent(config: Any) -> frozenset[str]:
-    """Names of layers in place of attention that the host of a configuration has by itself.
-
-    Without those of the memory that it was exported with.
-    """
+    """Names of layers in place of attention that a host has by itself, not of a memory in its export."""
     names = {name for name in config.model.attention if LAYERS[name].hosts}
     if names and config.train.start_from:
         from longmem_jax.hosts import hosts  # imports readers of tensors
@@ -389,7 +386,9 @@ def _keep_others(config: Any, chosen: Sequence[int], main: str, extra: int) -> N
         return
     grafted = ((name, entry.graft) for name, entry in LAYERS.items() if entry.graft)
     name, window_graft = next((name, graft) for name, graft in grafted if graft.window)
-    if name == main or extra:  # its fields are the memory's; what it keeps would not be of the text
+    # Its fields are the memory's; what it keeps would not be of the text; or it has no gate, and other
+    # layers of the host remember the first tokens.
+    if name == main or extra or model.full.get('output_gate', False) or _recurrent(config):
         model.full.window = segment + extra
         return
     scale = scale_of(config, reach=segment)
