@@ -20,17 +20,19 @@ import json
 import math
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments import markdown, provenance
+from experiments import markdown, provenance, tpu_cycles
 from longmem_jax import files
 
 TABLE = Path(__file__).with_suffix('.json')
 FUSED = {'kernels': 'fused'}
 APPROXIMATE = {'memorizing.search': 'approximate'}
-# By chip: bfloat16 operations per second, and bytes per second, of its data sheet.
-PEAKS = {'v5e': (197e12, 819e9), 'v5p': (459e12, 2765e9)}
+# By chip: bfloat16 operations and bytes per second of its data sheet, and cycles per second: four and
+# eight matrix units of 128 x 128 reach these operations at 1.5 and 1.75 GHz.
+PEAKS = {'v5e': (197e12, 819e9, 1.5e9), 'v5p': (459e12, 2765e9, 1.75e9)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Needs:
       collectives: megabytes that chips exchange in a step, results added up; what is in the body of a
         loop once for every segment. None = the program could not be read, see `text_of`.
       wide_products: float32 products, by the name of the operation, without those that ask for it.
+      cycles: millions for one segment, with its share of the update, by the compiler's schedule, see
+        `tpu_cycles`. None = unknown, or not measured since there is this number.
     """
 
     arguments: float
@@ -121,6 +125,7 @@ class Needs:
     gigabytes: float
     collectives: float | None
     wide_products: tuple[str, ...]
+    cycles: float | None = None
 
 
 def size_of(shape: str) -> int:
@@ -204,10 +209,14 @@ def measure(
     from longmem_jax.commands.compile import compile_step
 
     config = configured(name, all_layers)
-    compiled, fit = compile_step(config, topology)
-    program, cost = text_of(compiled), compiled.cost_analysis() or {}
+    with tempfile.TemporaryDirectory() as folder:
+        tpu_cycles.keep_bundles(Path(folder))
+        compiled, fit = compile_step(config, topology)
+        program = tpu_cycles.with_kernels(text_of(compiled), Path(folder))
     if program_file:
         program_file.write_text(program)
+    cost = compiled.cost_analysis() or {}
+    cycles = sum(tpu_cycles.by_operation(program).values())
     return Needs(
         arguments=round(fit.arguments / 2**30, 3),
         temporaries=round(fit.temporaries / 2**30, 3),
@@ -218,6 +227,7 @@ def measure(
         if program
         else None,
         wide_products=wide_products_of(program) if config.model.dtype == 'bfloat16' else (),
+        cycles=round(cycles / config.train.segments_per_step / 1e6, 2) if program else None,
     )
 
 
