@@ -1,8 +1,8 @@
 """Cycles of a compiled TPU program, by the compiler's own schedule; no TPU.
 
-XLA writes `estimated_cycles` into every operation that it schedules, and nothing for a Pallas kernel. Of
-a kernel it can write the bundles, of which a core begins at most one per cycle (`keep_bundles`). Both
-together are an estimate of the compiler, without waits for memory inside of kernels: no time of a device.
+XLA writes `estimated_cycles` into every operation that it schedules, and nothing for a Pallas kernel.
+Of a kernel it can write the bundles (`keep_bundles`): a core begins at most one of them per cycle. Both
+together are the compiler's estimate, without waits for memory inside of kernels: no time of a device.
 """
 
 import bisect
@@ -33,7 +33,7 @@ def keep_bundles(folder: Path) -> None:
 
 
 def with_kernels(program: str, folder: Path) -> str:
-    """The program with `estimated_cycles` of its kernels, by their bundles in `folder`, behind their lines.
+    """The program with `estimated_cycles` behind the lines of its kernels, by their bundles.
 
     Raises:
       FileNotFoundError: of a kernel nothing was written.
@@ -56,9 +56,9 @@ def of_kernel(text: str) -> float:
     """Cycles of a kernel, from its bundles.
 
     A kernel is a loop over the steps of its grid. What a step may leave out are regions that a branch
-    jumps over. The largest one of several is counted in every step, as if all blocks were read; the others
-    once in a turn of the innermost axis, such as what begins and ends a block. Loops in a step are
-    counted once.
+    jumps over. The largest one of several is counted in every step, as if all blocks were read; the
+    others once in a turn of the innermost axis, such as what begins and ends a block. Loops in a step
+    are counted once.
     """
     bundles = list(BUNDLE.finditer(text))
     starts = [bundle.start() for bundle in bundles]

@@ -4,8 +4,8 @@ import pytest
 
 from experiments import program_bytes, tpu_cycles
 
-# A grid of 10 steps, 2 of them in a turn of the innermost axis: 4 bundles before the loop and 1 after it;
-# in it 5 of every step, a region of 1 that begins a turn, a block of 4, of which 2 may be left out.
+# A grid of 10 steps, 2 of them in a turn of the innermost axis: 4 bundles before the loop and 1 after
+# it; in it 5 of every step, a region of 1 that begins a turn, a block of 4, of which 2 may be left out.
 BUNDLES = """= control target key start
 LB: loop body
 = control target key end
@@ -17,7 +17,7 @@ LB: loop body
  several lines */
    0x5   : > { %11 = sbr.rel (%p3_p1) target = $region3 } /* Start region 2 */
    0x6   : > { %v1 = vld [vmem:[%s1] sm:$0xff] } /* End region 2 */
-   0x7 PF: > { %12 = sbr.rel (%p4_p2) target = $region5 } /* Start/End empty region 3 :: Start region 4 */
+   0x7 PF: > { %12 = sbr.rel (%p4_p2) target = $region5 } /* Start/End empty region 3 */
    0x8   : > { %13 = sbr.rel (%p5_p3) target = $region8 } /* Start region 7 */
    0x9   : > {}
    0xa   : > {} /* End region 7 */
@@ -31,7 +31,7 @@ PROGRAM = """HloModule jit_step
   ROOT %d = f32[4]{0} convolution(%a), backend_config={"window_config":{"estimated_cycles":"7"}}
 }
 %turn.1 (p: f32[5]) -> f32[5] {
-  ROOT %u = f32[5]{0} fusion(%p), calls=%fused, metadata={op_name="x/block_0/attention/dot"}, backend_config={"estimated_cycles":"30"}
+  ROOT %u = f32[5]{0} fusion(%p), calls=%fused, op_name="x/attention/dot", {"estimated_cycles":"30"}
 }
 %small (p: f32[5]) -> f32[5] {
   ROOT %s = f32[5]{0} fusion(%p), calls=%fused, backend_config={"estimated_cycles":"1"}
@@ -43,7 +43,7 @@ ENTRY %main (v: f32[5]) -> f32[5] {
   %f = f32[5]{0} fusion(%v), calls=%fused, backend_config={"estimated_cycles":"1000"}
   %w = f32[5]{0} while(%f), condition=%more, body=%turn.1, backend_config={"known_trip_count":{"n":"4"}}
   %c = f32[5]{0} conditional(%i, %w, %w), branch_computations={%small, %large}
-  ROOT %fused_forward.2 = f32[5]{0} custom-call(%c), custom_call_target="tpu_custom_call", metadata={op_name="x/fused_forward"}
+  ROOT %fused_forward.2 = f32[5]{0} custom-call(), custom_call_target="tpu_custom_call", op_name="x/fused_"
 }
 """
 
