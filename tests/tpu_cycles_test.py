@@ -43,7 +43,7 @@ ENTRY %main (v: f32[5]) -> f32[5] {
   %f = f32[5]{0} fusion(%v), calls=%fused, backend_config={"estimated_cycles":"1000"}
   %w = f32[5]{0} while(%f), condition=%more, body=%turn.1, backend_config={"known_trip_count":{"n":"4"}}
   %c = f32[5]{0} conditional(%i, %w, %w), branch_computations={%small, %large}
-  ROOT %fused_forward.2 = f32[5]{0} custom-call(), custom_call_target="tpu_custom_call", op_name="x/fused_"
+  ROOT %fused_forward.2 = f32[5]{0} custom-call(), custom_call_target="tpu_custom_call", op_name="fused_"
 }
 """
 
