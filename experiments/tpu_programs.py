@@ -284,20 +284,18 @@ def not_recorded(table: dict[str, Needs]) -> list[str]:
 
 
 def times(label: str, needs: Needs) -> tuple[str, str, str, str]:
-    """Milliseconds of compute and of memory at the peaks of the chip, of the compiler's schedule, and
-    the share of the peak that the operations reach by it; '' for what is unknown, 'older' for a row
-    without cycles.
+    """Milliseconds of compute and of memory at the chip's peaks, of the schedule, and the share of the
+    peak that operations reach by it; '' = unknown, 'older' = recorded before there were cycles.
     """
     chip = re.search(r'\((\w+):', label)
     peaks = PEAKS.get(chip[1] if chip else '')
     if peaks is None:
         return '', '', '', ''
-    compute, memory = needs.flops / peaks[0], 1e9 * needs.gigabytes / peaks[1]
-    least = f'{1e3 * compute:.1f}', f'{1e3 * memory:.1f}'
+    compute, memory = 1e3 * needs.flops / peaks[0], 1e12 * needs.gigabytes / peaks[1]
     if not needs.cycles:
-        return *least, 'older', ''
-    scheduled = 1e6 * needs.cycles / peaks[2]
-    return *least, f'{1e3 * scheduled:.1f}', f'{compute / scheduled:.0%}'
+        return f'{compute:.1f}', f'{memory:.1f}', 'older', ''
+    scheduled = 1e9 * needs.cycles / peaks[2]
+    return f'{compute:.1f}', f'{memory:.1f}', f'{scheduled:.1f}', f'{compute / scheduled:.0%}'
 
 
 def _shown(number: float | None) -> str:

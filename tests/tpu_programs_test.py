@@ -145,7 +145,7 @@ def test_rows_are_configured():
 
 def test_times_are_those_of_the_chip():
     needs = dataclasses.replace(NEEDS, flops=197e9, gigabytes=0.819, cycles=None)
-    assert tpu_programs.times('a (v5e:4x4)', needs) == ('1.0', '1.0', '', '')
+    assert tpu_programs.times('a (v5e:4x4)', needs) == ('1.0', '1.0', 'older', '')
     needs = dataclasses.replace(needs, cycles=6.0)
     assert tpu_programs.times('a (v5e:4x4)', needs) == ('1.0', '1.0', '4.0', '25%')
     assert tpu_programs.times('a (v4:2x2x1)', needs) == ('', '', '', '')
