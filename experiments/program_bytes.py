@@ -70,11 +70,12 @@ def moved(program: str) -> dict[str, float]:
 
 def cycles(program: str) -> dict[str, float]:
     """Cycles by part, of a program `tpu_cycles.with_kernels`."""
-    parts: Counter[str] = Counter()
+    parts: dict[str, float] = {}
     for line, number in tpu_cycles.by_operation(program).items():
         named = re.search(r'op_name="([^"]*)"', line)
-        parts[part_of(named[1] if named else '')] += number
-    return dict(parts)
+        part = part_of(named[1] if named else '')
+        parts[part] = parts.get(part, 0.0) + number
+    return parts
 
 
 def main() -> None:
@@ -83,11 +84,13 @@ def main() -> None:
         sys.exit('usage: python -m experiments.program_bytes FILE')
     program = Path(sys.argv[1]).read_text()
     bytes_of, cycles_of = moved(program), cycles(program)
-    parts = [*bytes_of, *(part for part in cycles_of if part not in bytes_of)]
-    rows = [[part, bytes_of.get(part, 0), cycles_of.get(part, 0) / 1e6] for part in parts]
-    rows.append(['all', *(sum(row[column] for row in rows) for column in (1, 2))])
     heads = ['part', 'moved, GB', 'scheduled, million cycles']
-    print(markdown.table(heads, [[part, f'{gb:.2f}', f'{m:.2f}'] for part, gb, m in rows]))
+    lines = [
+        [part, f'{bytes_of.get(part, 0):.2f}', f'{cycles_of.get(part, 0) / 1e6:.2f}']
+        for part in [*bytes_of, *sorted(set(cycles_of) - set(bytes_of))]
+    ]
+    totals = ['all', f'{sum(bytes_of.values()):.2f}', f'{sum(cycles_of.values()) / 1e6:.2f}']
+    print(markdown.table(heads, [*lines, totals]))
 
 
 if __name__ == '__main__':

@@ -136,8 +136,9 @@ def by_operation(program: str) -> dict[str, float]:
                 for each in ','.join(groups).split(',')
                 if each.strip()
             ]
-            if branches:  # the largest one
-                found |= max((of(each, turns) for each in branches), key=lambda o: sum(o.values()))
+            if branches:
+                choices = [of(each, turns) for each in branches]
+                found |= max(choices, key=lambda choice: sum(choice.values()))
         return {line: cycles for line, cycles in found.items() if cycles}
 
     return of(entry, 1.0)
