@@ -31,8 +31,8 @@ TABLE = Path(__file__).with_suffix('.json')
 PAGE = TABLE.parent.parent / 'docs' / 'tpu.md'
 FUSED = {'kernels': 'fused'}
 APPROXIMATE = {'memorizing.search': 'approximate'}
-# By chip: bfloat16 operations and bytes per second of its data sheet, and cycles per second: four and
-# eight matrix units of 128 x 128 reach these operations at 1.5 and 1.75 GHz.
+# By chip: bfloat16 operations and bytes per second of its data sheet, and cycles per second, at which
+# its 4 or 8 matrix units of 128 x 128 reach these operations.
 PEAKS = {'v5e': (197e12, 819e9, 1.5e9), 'v5p': (459e12, 2765e9, 1.75e9)}
 
 
