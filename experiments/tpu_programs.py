@@ -31,8 +31,7 @@ TABLE = Path(__file__).with_suffix('.json')
 PAGE = TABLE.parent.parent / 'docs' / 'tpu.md'
 FUSED = {'kernels': 'fused'}
 APPROXIMATE = {'memorizing.search': 'approximate'}
-# By chip: bfloat16 operations and bytes per second of its data sheet, and cycles per second, at which
-# its 4 or 8 matrix units of 128 x 128 reach these operations.
+# By chip: bfloat16 operations and bytes per second, of its data sheet, and cycles per second.
 PEAKS = {'v5e': (197e12, 819e9, 1.5e9), 'v5p': (459e12, 2765e9, 1.75e9)}
 
 
@@ -121,8 +120,7 @@ class Needs:
       collectives: megabytes that chips exchange in a step, results added up; what is in the body of a
         loop once for every segment. None = the program could not be read, see `text_of`.
       wide_products: float32 products, by the name of the operation, without those that ask for it.
-      cycles: millions for one segment, with its share of the update, by the compiler's schedule, see
-        `tpu_cycles`. None = unknown, or not measured since there is this number.
+      cycles: millions for one segment with its share of the update, by `tpu_cycles`; None = unknown.
     """
 
     arguments: float
