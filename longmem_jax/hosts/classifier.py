@@ -134,6 +134,7 @@ class Classifier(nn.Module):
         _, pooled = self.encoder(
             ids, tokens != NOTHING, second.astype(jnp.int32), train=train, before=before
         )
+        assert pooled is not None  # its encoder has a pooler, as `check` says
         logits = self.head(self.head_drop(pooled, deterministic=not train))
         return logits.reshape(batch_size, fields.classes), state, no_aux()
 
