@@ -1,4 +1,4 @@
-"""What a compiled TPU program moves through the memory of the chip, by part of the model; no TPU.
+"""What a compiled TPU program moves through the memory of the chip, and its cycles, by part; no TPU.
 
 python -m experiments.tpu_programs 'pg19, fused' --all_layers --program=FILE
 python -m experiments.program_bytes FILE
@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from experiments import markdown
+from experiments import markdown, tpu_cycles
 from experiments.tpu_programs import ASSIGNED, BODY, COMPUTATION, size_of
 
 FAST = re.compile(r'\w+\[[\d,]*\]\{[^}]*S\([1-9]\)[^}]*\}')  # arrays in the fast memory
@@ -68,13 +68,29 @@ def moved(program: str) -> dict[str, float]:
     return {part: total / 1e9 for part, total in parts.most_common() if total}
 
 
+def cycles(program: str) -> dict[str, float]:
+    """Cycles by part, of a program `tpu_cycles.with_kernels`."""
+    parts: dict[str, float] = {}
+    for line, number in tpu_cycles.by_operation(program).items():
+        named = re.search(r'op_name="([^"]*)"', line)
+        part = part_of(named[1] if named else '')
+        parts[part] = parts.get(part, 0.0) + number
+    return parts
+
+
 def main() -> None:
     """Prints the table of a program in a file."""
     if len(sys.argv) != 2:
         sys.exit('usage: python -m experiments.program_bytes FILE')
-    parts = moved(Path(sys.argv[1]).read_text())
-    parts['all'] = sum(parts.values())
-    print(markdown.table(['part', 'moved, GB'], [[part, f'{n:.2f}'] for part, n in parts.items()]))
+    program = Path(sys.argv[1]).read_text()
+    bytes_of, cycles_of = moved(program), cycles(program)
+    heads = ['part', 'moved, GB', 'scheduled, million cycles']
+    lines = [
+        [part, f'{bytes_of.get(part, 0):.2f}', f'{cycles_of.get(part, 0) / 1e6:.2f}']
+        for part in [*bytes_of, *sorted(set(cycles_of) - set(bytes_of))]
+    ]
+    totals = ['all', f'{sum(bytes_of.values()):.2f}', f'{sum(cycles_of.values()) / 1e6:.2f}']
+    print(markdown.table(heads, [*lines, totals]))
 
 
 if __name__ == '__main__':

@@ -7,9 +7,9 @@ python -m experiments.tpu_programs --recorded
 Every row of `ROWS` is compiled for its slice, with two layers, one of each kind that it has, and all
 other sizes as they are: some minutes each. `--all_layers` keeps the layers of the config. The table
 is printed with the recorded one (`tpu_programs.json`). The command fails where a step does not fit,
-where a bfloat16 model multiplies float32 numbers at the speed of bfloat16, or where bytes, temporaries
-or collectives grow by more than 5 %. `--record` writes the table; `--recorded` prints it, and which rows
-it lacks, and compiles nothing. Needs the extra `[tpu-aot]`.
+where a bfloat16 model multiplies float32 numbers at the speed of bfloat16, or where bytes, temporaries,
+collectives or cycles grow by more than 5 %. `--record` writes the table, and those of `docs/tpu.md`;
+`--recorded` prints it, and which rows it lacks, and compiles nothing. Needs the extra `[tpu-aot]`.
 """
 
 import argparse
@@ -20,17 +20,19 @@ import json
 import math
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments import markdown, provenance
+from experiments import markdown, provenance, tpu_cycles
 from longmem_jax import files
 
 TABLE = Path(__file__).with_suffix('.json')
+PAGE = TABLE.parent.parent / 'docs' / 'tpu.md'
 FUSED = {'kernels': 'fused'}
 APPROXIMATE = {'memorizing.search': 'approximate'}
-# By chip: bfloat16 operations per second, and bytes per second, of its data sheet.
-PEAKS = {'v5e': (197e12, 819e9), 'v5p': (459e12, 2765e9)}
+# By chip: bfloat16 operations and bytes per second, of its data sheet, and cycles per second.
+PEAKS = {'v5e': (197e12, 819e9, 1.5e9), 'v5p': (459e12, 2765e9, 1.75e9)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Row:
       settings: by name in `config.model`, what differs from it.
       topology: slice, of as many chips as the lanes of the config divide over.
       encoder: by name in `config.model`, the number of layers of an encoder, which are two as well.
+      note: of docs/tpu.md.
     """
 
     config: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     topology: str = 'v5e:4x4'
     encoder: str = ''
+    note: str = ''
 
 
 # To compile sooner. XLA counts the largest size, which is that of the config.
@@ -57,38 +61,42 @@ ENCODER = 'seq2seq.num_encoder_layers'
 ROWS = {
     'pg19': Row('pg19'),
     'pg19, fused': Row('pg19', FUSED),
-    'infini_pg19': Row('infini_pg19'),
-    'infini_pg19, fused': Row('infini_pg19', FUSED),
-    'memorizing_pg19': Row('memorizing_pg19'),
+    'infini_pg19': Row('infini_pg19', note='(0)'),
+    'infini_pg19, fused': Row('infini_pg19', FUSED, note='(0)'),
+    'memorizing_pg19': Row('memorizing_pg19', note='(3)'),
     'memorizing_pg19, fused': Row('memorizing_pg19', FUSED),
-    'memorizing_pg19, 65k': Row('memorizing_pg19:size=65536'),
+    'memorizing_pg19, 65k': Row('memorizing_pg19:size=65536', note='(3)'),
     'memorizing_pg19, 65k, fused': Row('memorizing_pg19:size=65536', FUSED),
     'memorizing_pg19, approximate': Row('memorizing_pg19', APPROXIMATE),
     'memorizing_pg19, 65k, approximate': Row('memorizing_pg19:size=65536', APPROXIMATE),
-    'expire_span_enwik8, 2 sizes': Row('expire_span_enwik8', TWO_SIZES),
-    'expire_span_enwik8, 2 sizes, fused': Row('expire_span_enwik8', TWO_SIZES | FUSED),
+    'expire_span_enwik8, 2 sizes': Row('expire_span_enwik8', TWO_SIZES, note='(2) (4)'),
+    'expire_span_enwik8, 2 sizes, fused': Row('expire_span_enwik8', TWO_SIZES | FUSED, note='(2)'),
     'expire_span_enwik8, fused': Row('expire_span_enwik8', FUSED),
-    'expire_span_pg19, 2 sizes, fused': Row('expire_span_pg19', TWO_SIZES | FUSED),
-    'expire_span_wikitext103, 2 sizes, fused': Row('expire_span_wikitext103', TWO_SIZES | FUSED),
-    'adaptive_span_enwik8, fused': Row('adaptive_span_enwik8', FUSED),
-    'infinity_former_pg19, fused': Row('infinity_former_pg19', FUSED),
+    'expire_span_pg19, 2 sizes, fused': Row('expire_span_pg19', TWO_SIZES | FUSED, note='(2)'),
+    'expire_span_wikitext103, 2 sizes, fused': Row(
+        'expire_span_wikitext103', TWO_SIZES | FUSED, note='(2)'
+    ),
+    'adaptive_span_enwik8, fused': Row('adaptive_span_enwik8', FUSED, note='(6)'),
+    'infinity_former_pg19, fused': Row('infinity_former_pg19', FUSED, note='(1)'),
     'infinity_former_wikitext103, fused': Row('infinity_former_wikitext103', FUSED, EIGHT),
     'enwik8, fused': Row('enwik8', FUSED, EIGHT),
     'wikitext103, fused': Row('wikitext103', FUSED),
     'spalm_wikitext103, fused': Row('spalm_wikitext103', FUSED, EIGHT),
     'knn_lm_wikitext103, fused': Row('knn_lm_wikitext103', FUSED, EIGHT),
-    'pkm_lm, fused': Row('pkm_lm', FUSED),
+    'pkm_lm, fused': Row('pkm_lm', FUSED, note='(3)'),
     'slimpajama_340m': Row('slimpajama_340m'),
     'slimpajama_340m, kimi_delta': Row('slimpajama_340m:memory=kimi_delta'),
     'slimpajama_340m, gla': Row('slimpajama_340m:memory=gla'),
     'slimpajama_340m, mamba2': Row('slimpajama_340m:memory=mamba2'),
     'slimpajama_340m, rwkv7': Row('slimpajama_340m:memory=rwkv7'),
-    'memformer_wikitext103': Row('memformer_wikitext103', encoder='memformer.num_encoder_layers'),
+    'memformer_wikitext103': Row(
+        'memformer_wikitext103', encoder='memformer.num_encoder_layers', note='(5)'
+    ),
     'mem_transformer_wikitext103': Row('mem_transformer_wikitext103'),
     'mem_transformer_wikitext103, recurrent': Row('mem_transformer_wikitext103:recurrent'),
-    'mem_transformer_wmt14': Row('mem_transformer_wmt14', encoder=ENCODER),
+    'mem_transformer_wmt14': Row('mem_transformer_wmt14', encoder=ENCODER, note='(5)'),
     'memsizer_wikitext103': Row('memsizer_wikitext103', topology=EIGHT),
-    'memsizer_wmt16': Row('memsizer_wmt16', encoder=ENCODER),
+    'memsizer_wmt16': Row('memsizer_wmt16', encoder=ENCODER, note='(5)'),
 }
 MORE = 1.05  # than recorded is a problem
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
@@ -112,6 +120,7 @@ class Needs:
       collectives: megabytes that chips exchange in a step, results added up; what is in the body of a
         loop once for every segment. None = the program could not be read, see `text_of`.
       wide_products: float32 products, by the name of the operation, without those that ask for it.
+      cycles: millions for one segment with its share of the update, by `tpu_cycles`; None = unknown.
     """
 
     arguments: float
@@ -121,6 +130,7 @@ class Needs:
     gigabytes: float
     collectives: float | None
     wide_products: tuple[str, ...]
+    cycles: float | None = None
 
 
 def size_of(shape: str) -> int:
@@ -204,10 +214,14 @@ def measure(
     from longmem_jax.commands.compile import compile_step
 
     config = configured(name, all_layers)
-    compiled, fit = compile_step(config, topology)
-    program, cost = text_of(compiled), compiled.cost_analysis() or {}
+    with tempfile.TemporaryDirectory() as folder:
+        tpu_cycles.keep_bundles(Path(folder))
+        compiled, fit = compile_step(config, topology)
+        program = tpu_cycles.with_kernels(text_of(compiled), Path(folder))
     if program_file:
         program_file.write_text(program)
+    cost = compiled.cost_analysis() or {}
+    cycles = sum(tpu_cycles.by_operation(program).values())
     return Needs(
         arguments=round(fit.arguments / 2**30, 3),
         temporaries=round(fit.temporaries / 2**30, 3),
@@ -218,6 +232,7 @@ def measure(
         if program
         else None,
         wide_products=wide_products_of(program) if config.model.dtype == 'bfloat16' else (),
+        cycles=round(cycles / config.train.segments_per_step / 1e6, 2) if program else None,
     )
 
 
@@ -228,7 +243,7 @@ def check(needs: Needs, recorded: Needs | None) -> list[str]:
         found.append(f'does not fit: {needs.arguments + needs.temporaries:.1f} GiB')
     new = set(needs.wide_products) - set(recorded.wide_products if recorded else ())
     found += [f'float32 product: {name}' for name in sorted(new)]
-    for name in ('temporaries', 'gigabytes', 'collectives') if recorded else ():
+    for name in ('temporaries', 'gigabytes', 'collectives', 'cycles') if recorded else ():
         before, now = getattr(recorded, name), getattr(needs, name)
         if None not in (before, now) and now > MORE * before:
             found.append(f'{name}: {now:g}, recorded are {before:g}')
@@ -266,12 +281,19 @@ def not_recorded(table: dict[str, Needs]) -> list[str]:
     return [name for name, row in ROWS.items() if label_of(name, row.topology) not in table]
 
 
-def least_times(label: str, needs: Needs) -> tuple[str, str]:
-    """Milliseconds of compute and of memory at the peaks of the chip; '' for unknown chips."""
-    peaks = PEAKS.get(label.rpartition('(')[2].partition(':')[0])
+def times(label: str, needs: Needs) -> tuple[str, str, str, str]:
+    """Milliseconds of compute and of memory at the chip's peaks, of the schedule, and the share of the
+    peak that operations reach by it; '' = unknown, 'older' = recorded before there were cycles.
+    """
+    chip = re.search(r'\((\w+):', label)
+    peaks = PEAKS.get(chip[1] if chip else '')
     if peaks is None:
-        return '', ''
-    return f'{1e3 * needs.flops / peaks[0]:.1f}', f'{1e12 * needs.gigabytes / peaks[1]:.1f}'
+        return '', '', '', ''
+    compute, memory = 1e3 * needs.flops / peaks[0], 1e12 * needs.gigabytes / peaks[1]
+    if not needs.cycles:
+        return f'{compute:.1f}', f'{memory:.1f}', 'older', ''
+    scheduled = 1e9 * needs.cycles / peaks[2]
+    return f'{compute:.1f}', f'{memory:.1f}', f'{scheduled:.1f}', f'{compute / scheduled:.0%}'
 
 
 def _shown(number: float | None) -> str:
@@ -285,22 +307,38 @@ def shown(tables: dict[str, Needs]) -> str:
         [
             label,
             *(_shown(getattr(needs, name)) for name in names),
-            f'{needs.flops:.3g}',
-            *least_times(label, needs),
+            f'{needs.flops / 1e12:.2f}',
+            *times(label, needs),
         ]
         for label, needs in tables.items()
     ]
     heads = [
-        'step',
-        'arguments, GiB',
-        'temporaries, GiB',
-        'moved, GB',
-        'exchanged, MB',
-        'FLOPs',
-        'compute, ms',
-        'memory, ms',
-    ]
+        'step', 'arguments, GiB', 'temporaries, GiB', 'moved, GB', 'exchanged, MB',
+        'operations, 1e12', 'compute, ms', 'memory, ms', 'scheduled, ms', 'share of peak',
+    ]  # fmt: skip
     return markdown.table(heads, rows)
+
+
+def rendered(page: str, table: dict[str, Needs]) -> str:
+    """A page with the tables of two and of all layers below its two comments, which name them."""
+    order = list(ROWS)
+    tables: dict[str, dict[str, Needs]] = {'two': {}, 'all': {}}
+    for label in sorted(table, key=lambda label: order.index(parsed(label)[0])):
+        name, _, all_layers = parsed(label)
+        note = '(8)' if all_layers else ROWS[name].note
+        tables['all' if all_layers else 'two'][f'{label} {note}'.rstrip()] = table[label]
+    for layers, needs in tables.items():
+        mark = f'<!-- experiments.tpu_programs: {layers} layers -->\n\n'
+        before, found, after = page.partition(mark)
+        if not found:
+            raise ValueError(f'{PAGE}: has no line {mark.strip()}')
+        page = before + mark + shown(needs) + '\n' + re.sub(r'\A(\|.*\n)*', '', after)
+    return page
+
+
+def write_page() -> None:
+    """Writes the recorded tables into the page."""
+    PAGE.write_text(rendered(PAGE.read_text(), read_table(TABLE)))
 
 
 def main() -> None:
@@ -312,8 +350,14 @@ def main() -> None:
     parser.add_argument('--record', action='store_true')
     parser.add_argument('--table', type=Path, default=TABLE, help=f'default: {TABLE.name}')
     parser.add_argument('--recorded', action='store_true')
+    parser.add_argument(
+        '--write_page', action='store_true', help=f'only: the tables of {PAGE.name}'
+    )
     parser.add_argument('--program', type=Path, help='file for the program of a row, as text')
     options = parser.parse_args()
+    if options.write_page:
+        write_page()
+        return
     if options.recorded:
         table = read_table(options.table)
         print(shown(table))
@@ -345,6 +389,8 @@ def main() -> None:
             files.write_json(
                 options.table, kept | {label: {'run': run, **dataclasses.asdict(needs)}}
             )
+            if options.table == TABLE:
+                write_page()
     if wrong:
         sys.exit('\n'.join(wrong))
 

@@ -29,6 +29,7 @@ import numpy as np
 from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.in_place import reset_lanes
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.memory.alone import Surrounded, apart, module, parts_of
 from longmem_jax.memory.checks import kernel_problems, layer_problems, size_problems
 from longmem_jax.memory.registry import ATTENTION, LAYERS
@@ -63,7 +64,7 @@ class Layer(nn.Module):
             self.inner: Any = Surrounded(self.settings, self.memory, self.fields)
         else:
             self.inner = module(self.memory, self.settings, dict(self.fields))
-        self.drop = nn.Dropout(self.settings.dropout)
+        self.drop = Dropout(self.settings.dropout)
 
     def start(self, batch_size: int) -> State:
         """The state before the first token of a document; needs no parameters.

@@ -36,7 +36,7 @@ ENTRY %main (v: f32[5]) -> f32[5] {
 """
 NEEDS = Needs(
     arguments=1.0, temporaries=2.0, capacity=16.0, flops=1e12, gigabytes=30.0, collectives=100.0,
-    wide_products=('x/dot',),
+    wide_products=('x/dot',), cycles=20.0,
 )  # fmt: skip
 
 
@@ -91,6 +91,7 @@ def test_what_is_worse_than_recorded_is_a_problem():
         (dict(gigabytes=32.0), 'gigabytes: 32, recorded are 30'),
         (dict(collectives=106.0), 'collectives: 106, recorded are 100'),
         (dict(temporaries=2.2), 'temporaries: 2.2, recorded are 2'),
+        (dict(cycles=22.0), 'cycles: 22, recorded are 20'),
         (dict(capacity=2.5), 'does not fit: 3.0 GiB'),
         (dict(wide_products=('x/dot', 'y/dot')), 'float32 product: y/dot'),
     ):
@@ -142,10 +143,19 @@ def test_rows_are_configured():
     assert tpu_programs.configured('expire_span_enwik8, 2 sizes').model.expire_span.num_sizes == 2
 
 
-def test_least_times_are_those_of_the_chip():
-    needs = dataclasses.replace(NEEDS, flops=197e9, gigabytes=0.819)
-    assert tpu_programs.least_times('a (v5e:4x4)', needs) == ('1.0', '1.0')
-    assert tpu_programs.least_times('a (v4:2x2x1)', needs) == ('', '')
+def test_times_are_those_of_the_chip():
+    needs = dataclasses.replace(NEEDS, flops=197e9, gigabytes=0.819, cycles=None)
+    assert tpu_programs.times('a (v5e:4x4)', needs) == ('1.0', '1.0', 'older', '')
+    needs = dataclasses.replace(needs, cycles=6.0)
+    assert tpu_programs.times('a (v5e:4x4)', needs) == ('1.0', '1.0', '4.0', '25%')
+    assert tpu_programs.times('a (v4:2x2x1)', needs) == ('', '', '', '')
+
+
+def test_the_page_has_the_recorded_tables():
+    page = tpu_programs.PAGE.read_text()
+    recorded = tpu_programs.read_table(tpu_programs.TABLE)
+    fix = 'run python -m experiments.tpu_programs --write_page'
+    assert tpu_programs.rendered(page, recorded) == page, fix
 
 
 # Other rows, separated by semicolons, or 'all' that are recorded. A row takes minutes.

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.cross_attention import CrossAttention
 from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
 
@@ -41,7 +42,7 @@ class EncoderBlock(nn.Module):
             shared=None,
             **self.dense,
         )
-        self.drop = nn.Dropout(self.settings.residual_rate)
+        self.drop = Dropout(self.settings.residual_rate)
 
     def _attention(self, settings: ModelSettings, norm: Norm) -> CrossAttention:
         normalize = norm if self.settings.pre_norm else identity

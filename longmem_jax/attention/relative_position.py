@@ -15,6 +15,7 @@ import numpy as np
 from longmem_jax.attention.rules import RelativeTable
 from longmem_jax.contract import Fields, ModelSettings
 from longmem_jax.layers import initializers, positions
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.switching import as_function
 
@@ -79,7 +80,7 @@ class RelativePosition(nn.Module):
                 dtype=settings.dtype,
                 kernel_init=initializers.kernel(settings),
             )
-            self.drop = nn.Dropout(settings.dropout)
+            self.drop = Dropout(settings.dropout)
         if self.kind == 'learned_relative':
             init = initializers.with_axes(
                 nn.initializers.normal(settings.init_std), ('heads', 'distance', 'head_dim')

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.layers import initializers
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.memory_tokens.tokens import LearnedTokens
 from longmem_jax.models.kinds import Kind
@@ -104,7 +105,7 @@ class Classifier(nn.Module):
             if fields.num_tokens
             else None
         )
-        self.head_drop = nn.Dropout(fields.dropout)
+        self.head_drop = Dropout(fields.dropout)
         axes = initializers.with_axes
         self.head = nn.Dense(
             1 if fields.by_choice else fields.classes,
@@ -133,6 +134,7 @@ class Classifier(nn.Module):
         _, pooled = self.encoder(
             ids, tokens != NOTHING, second.astype(jnp.int32), train=train, before=before
         )
+        assert pooled is not None  # its encoder has a pooler, as `check` says
         logits = self.head(self.head_drop(pooled, deterministic=not train))
         return logits.reshape(batch_size, fields.classes), state, no_aux()
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.layers import initializers
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.norms import Norm
 from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, make_embedding, make_settings, rate
@@ -62,7 +63,7 @@ class TextEncoder(nn.Module):
         shape = (config.text_encoder.token_types, config.d_model)
         self.types = self.param('types', normal, shape)
         self.embedding_norm = Norm(config.norm, config.norm_epsilon)
-        self.drop = nn.Dropout(rate(config, 'embedding_dropout'))
+        self.drop = Dropout(rate(config, 'embedding_dropout'))
         self.block = [
             EncoderBlock(
                 settings=settings,

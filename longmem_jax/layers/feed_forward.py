@@ -9,6 +9,7 @@ import jax
 
 from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings, NoState
 from longmem_jax.layers import initializers, rows_product
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.problems import one_of
 from longmem_jax.segment import Aux, Segment, no_aux
 
@@ -61,7 +62,7 @@ class Dense(nn.Module):
         self.up = linear(self.settings.d_feed_forward, ('embed', 'mlp'))
         self.gate = linear(self.settings.d_feed_forward, ('embed', 'mlp')) if gated else None
         self.down = linear(self.settings.d_model, ('mlp', 'embed'), residual=True)
-        self.drop = nn.Dropout(self.settings.dropout)
+        self.drop = Dropout(self.settings.dropout)
 
     def mapped(self, x: jax.Array, train: bool) -> jax.Array:
         """The layer's output for `x` [..., d_model]."""

@@ -18,6 +18,7 @@ from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory
 from longmem_jax.contract import Fields, Graft, ModelSettings, Recipe, Recipes, Scale
 from longmem_jax.layers import associative, initializers, rows_product
 from longmem_jax.layers.associative import Pairs, two_sum
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.token_shift import EARLIER, TokenShift
@@ -98,7 +99,7 @@ class SlotProjections(nn.Module):
         self.left = nn.Dense(self.num_slots, kernel_init=axes(init, ('embed', None)), **dense)
         self.right = nn.Dense(settings.d_model, kernel_init=axes(init, (None, 'embed')), **dense)
         self.left_norm, self.right_norm = Norm('layernorm'), Norm('layernorm')
-        self.drop = nn.Dropout(settings.attention_dropout)
+        self.drop = Dropout(settings.attention_dropout)
 
     def shares(self, x: jax.Array, train: bool) -> jax.Array:
         """Attention of the queries of `x` [..., n, d_model] to each slot: [..., n, slots]."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers import initializers
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.token_shift import TokenShift
 from longmem_jax.memory.registry import LAYERS
@@ -73,7 +74,7 @@ class Block(nn.Module):
         self.attention_norm, self.feed_forward_norm = self._norm(), self._norm()
         self.attention = self._layer('attention', self.attention_norm)
         self.feed_forward = self._layer('feed_forward', self.feed_forward_norm)
-        self.drop = nn.Dropout(self.settings.residual_rate)
+        self.drop = Dropout(self.settings.residual_rate)
         self.shift = TokenShift(self.settings, self.token_shift)
         self.beside = None
         if 'beside' in self.parts:

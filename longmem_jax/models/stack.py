@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from longmem_jax.around import Run
 from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.embedding import Embedding
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.scores import Scores
@@ -38,7 +39,7 @@ class Stack:
     embedding: Embedding
     runs: tuple[Run, ...]
     final_norm: Norm | None
-    drop: nn.Dropout
+    drop: Dropout
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -265,7 +266,7 @@ def make_stack(config: Any, num_tokens: int, *, cross: Any = None) -> Stack:
     final_norm = (
         Norm(config.norm, config.norm_epsilon, name='final_norm') if config.final_norm else None
     )
-    drop = nn.Dropout(rate(config, 'embedding_dropout'), name='drop')
+    drop = Dropout(rate(config, 'embedding_dropout'), name='drop')
     return Stack(
         embedding=make_embedding(config, config.num_positions or num_tokens),
         runs=_runs(config, make_settings(config, num_tokens), cross, final_norm or identity, drop),

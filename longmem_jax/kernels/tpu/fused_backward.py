@@ -59,7 +59,11 @@ def _kernel(*given: Any, plan: Plan, names: list[str], outputs: list[str], dropp
         if plan.ramp:
             soft, slope = blocks.soft_mask(refs['remaining'][...], queries, plan.ramp)
             seen = seen & (soft > 0)
-        shares = jnp.exp(refs['scores'][...] - blocks.as_column(refs['sums'][...]))
+
+        def by_query(name: str) -> jax.Array:
+            return blocks.wide(blocks.as_columns(refs[name][...]), plan.block_keys)
+
+        shares = jnp.exp(refs['scores'][...] - by_query('sums'))
         shares = jnp.where(seen, shares, 0.0)
         weights = shares * soft if plan.ramp else shares
         gradient, keys, values = refs['gradient'][...], refs['keys'][...], refs['values'][...]
@@ -73,7 +77,7 @@ def _kernel(*given: Any, plan: Plan, names: list[str], outputs: list[str], dropp
             dropped_weights = weights
         dropped_weights = dropped_weights.astype(gradient.dtype)
         refs['to_values'][...] += blocks.product(dropped_weights, gradient, (0, 0))
-        change = to_weights - blocks.as_column(refs['means'][...])
+        change = to_weights - by_query('means')
         if plan.ramp:
             # The derivative of the 1e-8 term is left out, as in `mix`.
             refs['d_remaining'][...] += (shares * change * slope).sum(axis=0, keepdims=True)

@@ -180,27 +180,34 @@ def unskew(block: jax.Array, columns: int) -> jax.Array:
       columns: of the result, a multiple of 128, at least n + width - 1.
     """
     n, width = block.shape
-    rows = jnp.concatenate([block, jnp.zeros((n, columns - width), block.dtype)], axis=1)
-    # Rotations by a stride only go to the right. Whole registers of 8 rows go to the right by the
-    # shift of their first row; the others of them go back by 1 to 7, one bit of that at a time.
-    rows = jnp.concatenate(
-        [pltpu.roll(rows[row : row + SUBLANES], n - 1 - row, 1) for row in range(0, n, SUBLANES)],
-        axis=0,
-    )
-    row = jax.lax.broadcasted_iota(jnp.int32, rows.shape, 0)
-    for bit in (1, 2, 4):
-        rows = jnp.where(row & bit != 0, pltpu.roll(rows, columns - bit, 1), rows)
-    return rows
+    # Rotations by a stride only go to the right, so the 8 rows of a register are turned over.
+    order = SUBLANES - 1 - jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, columns), 0)
+    zeros = jnp.zeros((SUBLANES, columns - width), block.dtype)
+
+    def turned(rows: jax.Array) -> jax.Array:
+        mine = order[:, : rows.shape[1]]
+        return jnp.take_along_axis(rows, mine, axis=0, mode='promise_in_bounds')
+
+    def moved(row: int) -> jax.Array:
+        rows = jnp.concatenate([turned(block[row : row + SUBLANES]), zeros], axis=1)
+        return turned(pltpu.roll(rows, n - SUBLANES - row, 1, stride=1, stride_axis=0))
+
+    return jnp.concatenate([moved(row) for row in range(0, n, SUBLANES)], axis=0)
 
 
-def as_column(row: jax.Array) -> jax.Array:
-    """A row [1, n] as a column [n, 1]."""
-    return jnp.transpose(jnp.broadcast_to(row, (LANES, row.shape[1])))[:, :1]
+def wide(columns: jax.Array, width: int) -> jax.Array:
+    """[n, LANES], alike in all columns, as [n, width]."""
+    return jnp.concatenate([columns] * -(-width // LANES), axis=1)[:, :width]
 
 
-def as_row(column: jax.Array) -> jax.Array:
-    """A column [n, 1] as a row [1, n]."""
-    return jnp.transpose(jnp.broadcast_to(column, (column.shape[0], LANES)))[:1]
+def as_columns(row: jax.Array) -> jax.Array:
+    """A row [1, n] as [n, LANES], alike in all columns."""
+    return jnp.transpose(jnp.broadcast_to(row, (LANES, row.shape[1])))
+
+
+def as_row(columns: jax.Array) -> jax.Array:
+    """[n, LANES], alike in all columns, as a row [1, n]."""
+    return jnp.transpose(columns)[:1]
 
 
 def query_numbers(plan: Plan, query_block: jax.Array) -> jax.Array:

@@ -180,14 +180,15 @@ def _forward_kernel(counts: Any, *given: Any, plan: Plan) -> None:
     @pl.when(reads & is_filled)
     def _() -> None:
         scores, _, values = _filled(refs, plan, block, count)
-        seen = (scores >= refs['limit'][:, :1]) & (scores > NEVER)
+        limit = blocks.wide(refs['limit'][...], plan.block_rows)
+        seen = (scores >= limit) & (scores > NEVER)
         weights, decay = softmax.weigh(refs, scores, seen)
         softmax.add(refs, decay, weights.sum(axis=1, keepdims=True), weights, values())
 
     @pl.when(reads & is_last)
     def _() -> None:
         softmax.end(refs)
-        refs['limits'][...] = blocks.as_row(refs['limit'][:, :1])
+        refs['limits'][...] = blocks.as_row(refs['limit'][...])
 
 
 def _backward_kernel(counts: Any, *given: Any, plan: Plan) -> None:
@@ -203,10 +204,14 @@ def _backward_kernel(counts: Any, *given: Any, plan: Plan) -> None:
     @pl.when(block * plan.block_rows < count)
     def _() -> None:
         scores, keys, values = _filled(refs, plan, block, count)
-        seen = (scores >= blocks.as_column(refs['limits'][...])) & (scores > NEVER)
-        shares = jnp.exp(scores - blocks.as_column(refs['sums'][...]))
+        limits, sums, means = (
+            blocks.wide(blocks.as_columns(refs[name][...]), plan.block_rows)
+            for name in ('limits', 'sums', 'means')
+        )
+        seen = (scores >= limits) & (scores > NEVER)
+        shares = jnp.exp(scores - sums)
         to_weights = blocks.product(refs['gradient'][...], values(), (1, 1))
-        change = to_weights - blocks.as_column(refs['means'][...])
+        change = to_weights - means
         to_scores = jnp.where(seen, shares * change, 0.0).astype(keys.dtype)
         to_queries[...] += blocks.product(to_scores, keys, (1, 0))
 

@@ -31,29 +31,32 @@ def weigh(refs: dict[str, Any], scores: jax.Array, seen: jax.Array) -> tuple[jax
       seen: bool, alike.
 
     Returns:
-      Weights, 0 where nothing is seen, and the factor of earlier sums, [queries, 1].
+      Weights, 0 where nothing is seen, and the factor of earlier sums, [queries, LANES].
     """
     highest = refs['highest']
     scores = jnp.where(seen, scores, NEVER)
-    before = highest[:, :1]
+    before = highest[...]  # alike in all columns, so that nothing moves across lanes
     higher = jnp.maximum(before, scores.max(axis=1, keepdims=True))
-    highest[...] = jnp.broadcast_to(higher, highest.shape)
-    return jnp.where(seen, jnp.exp(scores - higher), 0.0), jnp.exp(before - higher)
+    highest[...] = higher
+    weights = jnp.exp(scores - blocks.wide(higher, scores.shape[1]))
+    return jnp.where(seen, weights, 0.0), jnp.exp(before - higher)
 
 
 def add(refs: dict[str, Any], decay: Any, sums: Any, weights: Any, values: Any) -> None:
-    """Adds a block: `sums` [queries, 1] to the totals, and the weighted values."""
+    """Adds a block: `sums` [queries, 1] to the totals, and the weighted values; `decay` of `weigh`."""
     total, mixed = refs['total'], refs['mixed']
-    total[...] = jnp.broadcast_to(total[:, :1] * decay + sums, total.shape)
-    mixed[...] = mixed[...] * decay + blocks.product(weights.astype(values.dtype), values, (1, 0))
+    total[...] = total[...] * decay + sums
+    added = blocks.product(weights.astype(values.dtype), values, (1, 0))
+    mixed[...] = mixed[...] * blocks.wide(decay, mixed.shape[1]) + added
 
 
 def end(refs: dict[str, Any]) -> None:
     """After the last block: writes `out`, and logarithms of the sums to `sums`; 0 for no keys."""
-    sums = refs['total'][:, :1]
+    sums = refs['total'][...]
     nothing = sums == 0
     sums = jnp.where(nothing, 1.0, sums)
-    out = jnp.where(nothing, 0.0, refs['mixed'][...] / sums)
+    mixed = refs['mixed'][...]
+    out = mixed / blocks.wide(sums, mixed.shape[1])
     refs['out'][...] = out.astype(refs['out'].dtype)
-    logarithms = jnp.where(nothing, 0.0, refs['highest'][:, :1] + jnp.log(sums))
+    logarithms = jnp.where(nothing, 0.0, refs['highest'][...] + jnp.log(sums))
     refs['sums'][...] = blocks.as_row(logarithms)

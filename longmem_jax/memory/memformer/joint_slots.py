@@ -15,6 +15,7 @@ from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.rules import Rules
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers import initializers
+from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -101,7 +102,7 @@ class JointLayer(nn.Module):
         self.feed_forward, self.slot_feed_forward = Dense(**fields), Dense(**fields)
         self.attention_norm, self.slot_attention_norm = Norm('layernorm'), Norm('layernorm')
         self.final_norm, self.slot_final_norm = Norm('layernorm'), Norm('layernorm')
-        self.drop = nn.Dropout(self.settings.residual_rate)
+        self.drop = Dropout(self.settings.residual_rate)
 
     def __call__(
         self, slots: jax.Array, x: jax.Array, valid: jax.Array, *, train: bool
