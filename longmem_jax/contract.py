@@ -14,6 +14,7 @@ import flax.struct
 import jax
 from jax.typing import DTypeLike
 
+from longmem_jax.host_layer import HostLayer
 from longmem_jax.segment import Aux, Segment, State
 from longmem_jax.views import View
 
@@ -280,23 +281,6 @@ class Graft:
     recipes: tuple[str, ...] = ()
     window: bool = False
     groups: Callable[[str], tuple[Group, ...]] = lambda position: ()
-
-
-@dataclasses.dataclass(frozen=True)
-class HostLayer:
-    """How the models of a released family have a layer by themselves, in the place of attention.
-
-    Attributes:
-      read: `(attributes, config.model) -> fields` of its sub-config; `attributes` has `number` and
-        `take`, see `hosts.attributes.Attributes`.
-      write: `fields -> attributes`, the inverse.
-      rows: `fields -> (their name within a layer, our paths within a block, layout)` of every tensor;
-        see `hosts.patterns`. Further names of the tensor may stand after the layout.
-    """
-
-    read: Callable[[Any, Any], dict[str, Any]]
-    write: Callable[[Fields], dict[str, Any]]
-    rows: Callable[[Fields], list[tuple[Any, ...]]]
 
 
 def fields_of(layer: type) -> list[dataclasses.Field[Any]]:

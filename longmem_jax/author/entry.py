@@ -11,12 +11,12 @@ from longmem_jax.contract import (
     Entry,
     Fields,
     Graft,
-    HostLayer,
     LayerType,
     Recipe,
     Recipes,
     Scale,
 )
+from longmem_jax.host_layer import HostLayer
 from longmem_jax.views import Seen, Series, View
 
 Check = Callable[[Any, Any, int], list[str]]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longmem_jax.contract import HostLayer
+from longmem_jax.host_layer import HostLayer
 from longmem_jax.hosts import tables
 from longmem_jax.hosts.families import Family
 from longmem_jax.memory.registry import LAYERS

@@ -185,7 +185,7 @@ BERT = [
 
 
 def of_layers(rows: Iterable[tuple[Any, ...]]) -> list[Row]:
-    """The rows of `contract.HostLayer.rows`, by names and paths of the whole model."""
+    """The rows of `host_layer.HostLayer.rows`, by names and paths of the whole model."""
     return [
         Row(
             prefixed(_N, theirs),

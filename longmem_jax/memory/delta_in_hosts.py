@@ -6,7 +6,8 @@ norms of queries and keys; in `config.json` their attributes begin with `linear_
 
 from typing import Any
 
-from longmem_jax.contract import Fields, HostLayer
+from longmem_jax.contract import Fields
+from longmem_jax.host_layer import HostLayer
 
 # Attribute of `config.json` to our field.
 SIZES = dict(
