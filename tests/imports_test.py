@@ -18,7 +18,7 @@ FLOORS = (
     ('registry',),
     ('untrusted', 'workdir'),
     ('segment',),
-    ('in_place', 'views'),
+    ('host_layer', 'in_place', 'views'),
     ('contract', 'devices'),
     ('around', 'stopping'),
     ('kernels',),
