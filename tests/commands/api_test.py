@@ -62,6 +62,7 @@ def test_hooks_get_every_number(run):
     assert values['checkpoint'] == {} and 'learning_rate' not in values['train']
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_a_hook_that_fails_loses_nothing(texts, run, tmp_path):  # noqa: F811
     def fails(step, group, values):
         if group == 'validation' and step == 4:

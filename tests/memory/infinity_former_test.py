@@ -107,7 +107,7 @@ def test_places_are_drawn_as_often_as_looked_at():
     assert np.all(np.diff(places) >= 0) and places[0, 0] == np.float32(-continuous.EDGE)
 
 
-@pytest.mark.parametrize('sticky', [False, True])
+@pytest.mark.parametrize('sticky', [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('constant', [False, True])
 def test_nothing_grows_over_ten_thousand_updates(sticky, constant):
     """The smallest widths allowed in a config equal the spacing of the fitted vectors."""

@@ -84,6 +84,7 @@ def test_segments_without_answers_need_no_gradient(memory):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), every, last)
 
 
+@pytest.mark.slow
 def test_the_other_segments_have_none():
     """The KL term is of all segments, and differs if only the last one's counts."""
     every, last = (small('infinity_former', gradient_segments=count) for count in (0, 1))
