@@ -122,7 +122,7 @@ def prepared(point: Point, size: str, flags: list[str]) -> tuple[rows.Row, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains and tests what is missing; after a failed point goes on with the next.
+    """Trains and tests what is missing; after a failed point continues with the next.
 
     Raises:
       UsageError: a finished cell has other flags.

@@ -3,7 +3,7 @@
 python -m experiments.gpu --output=DIR [--minutes=30] [--data=FOLDER] [--only=steps,language/38M]
 
 Runs the cells that are missing in DIR, of the most valuable job first, each in a process of its own and
-none longer than eight minutes. One that is stopped goes on with the next call, or later in this one. A
+none longer than eight minutes. One that is stopped continues with the next call, or later in this one. A
 cell begins only if its minutes are left. What failed is tried again by the next call, after all others.
 DIR/gpu.md has the tables. `--list` only shows the cells; `--minutes=0` only writes the tables;
 `--publish` puts them into the page. `--tiny` runs every job with small models, on any device, in

@@ -28,7 +28,7 @@ KEPT = ('test', 'reset', 'parameters', 'state_bytes', 'memory_size', 'ms_per_ste
 def train(
     place: Place, folder: Path, config: str, variants: str, flags: list[str], seed: int
 ) -> dict[str, Any]:
-    """Trains by `longmem_jax.main`, or goes on with it; numbers of test, and with the memory reset."""
+    """Trains by `longmem_jax.main`, or continues with it; numbers of test, and with the memory reset."""
     flags = [*flags, *(TINY if place.tiny else [])]
     tiny = [] if not place.tiny or 'tiny' in variants.split(',') else ['tiny']
     given = ','.join([*tiny, variants])

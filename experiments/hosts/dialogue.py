@@ -22,7 +22,7 @@ from longmem_jax.reporting.progress import Progress
 
 CONFIG = 'configs/cmu_dog.py'
 SEGMENT = 63  # the largest multiple of the rate of compression, 3, that the host reads
-WINDOW = 9 * SEGMENT  # tokens: every memory below is made to hold so many
+WINDOW = 9 * SEGMENT  # tokens: every memory below is made to hold this many
 UNTUNED = 'host, not tuned'
 SHOWN = {
     'f1': 'F1', 'rouge1': 'ROUGE-1', 'rougeL': 'ROUGE-L', 'meteor': 'METEOR',
@@ -175,7 +175,7 @@ def table(output: Path) -> str:
             told = _metrics(output, label)
             rows[label] = [
                 [seed['perplexity'] for seed in whole],
-                # Of the same tokens: both stop after so many segments.
+                # Of the same tokens: both stop after this many segments.
                 [seed['reset']['perplexity'] - seed['test']['perplexity'] for seed in numbers],
                 *(told.get(name, []) for name in shown),
             ]

@@ -40,7 +40,7 @@ def train(
     optimizer: Any = None,
     profile: bool = False,
 ) -> Any:
-    """Trains, or goes on from the newest checkpoint of the folder, as `--mode=train` does.
+    """Trains, or continues from the newest checkpoint of the folder, as `--mode=train` does.
 
     Args:
       config: what `--config=` takes, such as 'quickstart:memory=infini'; or a configuration.
@@ -49,7 +49,7 @@ def train(
       hooks: each is called as `hook(step, group, values)` when the run writes numbers: with the group
         'train' and 'speed' every `config.train.log_every` steps, 'validation' after an evaluation,
         'test' and 'test_reset' at the end, and 'checkpoint' (without numbers) when a step is saved. An
-        error of a hook ends the run, which then goes on from its newest checkpoint.
+        error of a hook ends the run, which then continues from its newest checkpoint.
       optimizer: an `optax.GradientTransformation` in place of that of `config.optimizer`, with its own
         rate and weight decay. Clipping, rates of groups and accumulation of `config.optimizer` stay
         around it (`clip_norm` is 0.25 unless set; 0 = none). It is to be given again when the run goes

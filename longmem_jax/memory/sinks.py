@@ -100,7 +100,7 @@ def leaving(
     """The tokens that `remember` drops, oldest first.
 
     Returns:
-      Vectors like `new`, and int32 [batch]: the first so many are tokens.
+      Vectors like `new`, and int32 [batch]: how many of them, from the first on, are tokens.
     """
     size = state.hidden.shape[1]
     filled = jnp.minimum(state.count, size)

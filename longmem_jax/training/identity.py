@@ -128,7 +128,7 @@ def require_same(
     otherwise: str,
 ) -> None:
     """Raises `UsageError` with the fields in which a checkpoint differs from what must be the same
-    wherever it is used (`given`), and where training goes on from it (`going_on`; None = it is only
+    wherever it is used (`given`), and where training continues from it (`going_on`; None = it is only
     read).
     """
     require_format(saved, given, where)

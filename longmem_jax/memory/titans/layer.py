@@ -37,7 +37,7 @@ class Titans(RecurrentMemory):
     )
     matrices: int = field(2, 'matrices of the network of a head', least=1)
     expansion: float = field(4.0, 'width between its matrices, in widths of a head', above=0)
-    momentum: bool = field(True, 'surprise goes on through later blocks')
+    momentum: bool = field(True, 'surprise continues through later blocks')
     muon: bool = field(False, 'what is added to matrices has singular values of about 1')
     largest_step: float = field(
         0.0,

@@ -174,7 +174,7 @@ def chunked(
       The new state, and y [n, d].
     """
     y = _read(state, first, q, rule)
-    # The last token, its document, and whether that goes on after the chunk.
+    # The last token, its document, and whether that continues after the chunk.
     is_token = place > 0
     is_last = (is_token & ~jnp.pad(is_token, (0, 1))[1:]).astype(q.dtype)
     own = is_last @ sight.pairs.astype(q.dtype)

@@ -94,7 +94,7 @@ class CommonWords:
         return re.findall(r'\d+\. (.+?)(?= \d+\.|$)', text)
 
     def _draw(self, draws: Draws, different: int, length: int) -> Sample:
-        """A sample whose list has so many different words."""
+        """A sample whose list has this many different words."""
         short, before = length < SHORT, ''
         if self._example:
             listed, common = self._listed(draws, *((20, 3, 1) if short else (40, 10, 3)))
@@ -178,7 +178,7 @@ class FrequentWords:
         return np.append(shares.astype(int), 0)
 
     def _text(self, draws: Draws, coded: list[str], number: int) -> Sample:
-        """A text of about so many words."""
+        """A text of about this many words."""
         counts = self._counts(number, len(coded))[:-1]
         every = [word for word, n in zip(coded, counts, strict=True) for _ in range(n)]
         text = FREQUENT_TEXT.format(context=' '.join(draws.shuffled(every)))

@@ -119,7 +119,7 @@ class Needles:
         return NEEDLE.format(kind=self._kind.value, key=key, value=value)
 
     def _draw(self, draws: Draws, units: int) -> Sample:
-        """A sample with so many units of haystack; `Unfit` if there are fewer than needles."""
+        """A sample with this many units of haystack; `Unfit` if there are fewer than needles."""
         kind, keys, values = self._kind, [], []
         for _ in range(kind.keys):
             keys.append(self._random(draws, kind.key))

@@ -126,7 +126,7 @@ class Reading:
         return found.answers[0] if known else None
 
     def _draw(self, draws: Draws, units: int, number: int) -> Sample:
-        """A sample with so many documents; `Unfit` if there are fewer than are needed."""
+        """A sample with this many documents; `Unfit` if there are fewer than are needed."""
         asked, documents = self.questions[number], self._documents
         more = units - len(asked.needed)
         if units >= len(documents):

@@ -93,7 +93,7 @@ def search(
     """The largest number of units that fits, by bisection; every try draws a sample.
 
     Args:
-      size: tokens of a sample of so many units.
+      size: tokens of a sample of this many units.
       room: tokens that it may have.
       step: units at least.
       first: units of the sample by which tokens per unit are estimated.
@@ -115,7 +115,7 @@ def fitted(
 ) -> Sample:
     """A sample of at most `units` that fits: `step` fewer after each that does not, if there are more.
 
-    Where too few are left, the released loop does not end; here it goes on with `step` units.
+    Where too few are left, the released loop does not end; here it continues with `step` units.
 
     Raises:
       Unfit: none of `tries` of the smallest fits.

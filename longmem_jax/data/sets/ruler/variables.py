@@ -127,7 +127,7 @@ class Variables:
         return str(draws.numbers.randint(10000, 99999))
 
     def _draw(self, draws: Draws, units: int, letters: int = 5) -> Sample:
-        """A sample with so many lines of noise; `Unfit` if there are fewer than names."""
+        """A sample with this many lines of noise; `Unfit` if there are fewer than names."""
         names: list[str] = []
         while len(set(names)) < NAMES:
             names = [self._name(draws, letters) for _ in range(NAMES)]
