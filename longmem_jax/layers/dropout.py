@@ -1,8 +1,8 @@
 """Dropout whose mask is drawn once: the draws of `flax.linen.Dropout`, bit for bit.
 
 XLA for TPUs puts the generator, twenty rounds of threefry, into every product that reads what was
-dropped, forwards and backwards, and draws it again for every tile. Behind the barrier the mask is kept, a
-byte per number.
+dropped, forwards and backwards, and draws it again for every tile. Behind the barrier the mask is
+kept, a byte per number.
 """
 
 import flax.linen as nn

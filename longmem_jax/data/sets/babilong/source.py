@@ -1,6 +1,6 @@
 """BABILong's documents: facts among sentences of novels, then a question and its answer.
 
-A document of a length has as many tokens less `prompt`, which the benchmark keeps for its instructions;
+A document has the tokens of its length less `prompt`, which the benchmark keeps for its instructions;
 then come the question and the answer, of which the answer with its full stop is scored. Every fact has
 a place between two sentences that is drawn with replacement; their order is kept. A question is left
 out if there is more than one fact for eight tokens, as in the benchmark, or if its facts do not fit.
