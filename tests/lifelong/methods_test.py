@@ -159,7 +159,7 @@ class TestEveryMethod:
         assert lines and all(line.endswith('.') for line in lines)
 
 
-@pytest.mark.parametrize('name', with_quick(set(WITH_MEMORY) - set(EPISODES)))
+@pytest.mark.parametrize('name', with_quick(sorted(set(WITH_MEMORY) - set(EPISODES))))
 def test_without_a_memory_it_is_sequential(name):
     learner = made(name, capacity=0)
     state, metrics = read(learner, calls=6)
