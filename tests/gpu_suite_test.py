@@ -61,16 +61,25 @@ def order(monkeypatch, place, given, ends, **minutes):
     """Labels of the cells in the order in which they run, each for all of its minutes."""
     cells, clock, ran = some_jobs(monkeypatch, **minutes), [0.0], []
 
-    def run(cell, place, seconds):
-        ran.append(cell.label)
-        clock[0] += min(seconds, 60 * cell.job.minutes)
-        attempts = cell.note(place)['attempts'] + 1
-        end = ends.get(cell.label, {'kept': 1.0})
-        return leave(cell, place, **end | ({'attempts': attempts} if 'state' in end else {}))
+    class Running:
+        """Takes all of the minutes of its cell at once."""
 
-    monkeypatch.setattr(process, 'run', run)
+        def __init__(self, cell, place, seconds):
+            ran.append(cell.label)
+            self.cell, self.began, self.seconds = cell, clock[0], seconds
+
+        def ended(self):
+            clock[0] += min(self.seconds, 60 * self.cell.job.minutes)
+            attempts = self.cell.note(place)['attempts'] + 1
+            end = ends.get(self.cell.label, {'kept': 1.0})
+            return leave(
+                self.cell, place, **end | ({'attempts': attempts} if 'state' in end else {})
+            )
+
+    monkeypatch.setattr(process, 'Running', Running)
+    monkeypatch.setattr(time, 'sleep', lambda seconds: None)
     monkeypatch.setattr(time, 'monotonic', lambda: clock[0])
-    suite.run(cells, place, given)
+    suite.run(cells, place, given, 1)
     return ran
 
 
@@ -112,7 +121,7 @@ def test_cells_that_need_the_same_are_not_tried(monkeypatch, tmp_path):
         ('steps', '512/fla/DeltaNet', 'steps/512/fla', None),
         ('language', '38M/local/2', 'language/38M', 2),
         ('drawing', '8 lanes/local', 'drawing/8 lanes', None),
-        ('goldens', 'highest', 'goldens', None),
+        ('goldens', 'infini_attention', 'goldens', None),
     ],
 )
 def test_groups_and_seeds(job, name, group, seed):
@@ -141,8 +150,10 @@ def test_a_process_ends_in_time_whatever_it_does(then, state, said, monkeypatch,
     place, cell = Place(tmp_path, tmp_path), Cell(JOBS['steps'], 'peak')
     ours = [process.sys.executable, '-c', PROGRAM.format(then=then)]
     monkeypatch.setattr(process, 'command', lambda cell, place: ours)
-    began = time.monotonic()
-    assert process.run(cell, place, 1.0, saving=0.3) == state and time.monotonic() - began < 30
+    running = process.Running(cell, place, 1.0, saving=0.3)
+    while (ended := running.ended()) is None:
+        time.sleep(0.05)
+    assert ended == state and time.monotonic() - running.began < 30
     note = cell.note(place)
     assert (note['state'], note['said'], note['attempts']) == (state, said, 1)
 
@@ -205,7 +216,7 @@ def test_problems_are_named(arguments, said, capsys, tmp_path):
 
 
 def test_without_a_gpu_nothing_runs(monkeypatch, tmp_path):
-    monkeypatch.setattr(process, 'run', None)
+    monkeypatch.setattr(process, 'Running', None)
     monkeypatch.setattr(suite.subprocess, 'run', lambda *_, **__: argparse_like('cpu\n'))
     with pytest.raises(SystemExit, match='JAX finds cpu'):
         suite.main([f'--output={tmp_path}'])

@@ -3,7 +3,7 @@
 python -m experiments.gpu --output=DIR [--minutes=30] [--data=FOLDER] [--only=steps,language/38M]
 
 Runs the cells that are missing in DIR, of the most valuable job first, each in a process of its own and
-none longer than eight minutes. One that is stopped continues with the next call, or later in this one. A
+none longer than eight minutes; several at once where that does not disturb what is timed (--processes). One that is stopped continues with the next call, or later in this one. A
 cell begins only if its minutes are left. What failed is tried again by the next call, after all others.
 DIR/gpu.md has the tables. `--list` only shows the cells; `--minutes=0` only writes the tables;
 `--publish` puts them into the page. `--tiny` runs every job with small models, on any device, in
@@ -11,6 +11,7 @@ DIR/tiny. No network is needed; README.md says what the data folder has.
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -19,10 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.gpu import process, table
-from experiments.gpu.job import ABSENT, DONE, FAILED, LONGEST, STOPPED, Cell, Place
+from experiments.gpu.job import ABSENT, DONE, FAILED, LONGEST, RUNS, STOPPED, Cell, Place
 from experiments.gpu.jobs import JOBS
 from longmem_jax import files
 
+LOOKED = 0.2  # seconds between two looks at what runs
 SOME_MORE = 2  # processes that a cell may take beyond those of its minutes, before others go first
 
 
@@ -69,16 +71,43 @@ def following(
     return min(waiting, key=lambda cell: late(cell, place), default=None)
 
 
-def run(cells: Sequence[Cell], place: Place, given: float) -> None:
-    """Runs what is missing in the given minutes."""
-    end, tried = time.monotonic() + 60 * given, {}
-    while cell := following(cells, place, (end - time.monotonic()) / 60, tried):
-        began = time.monotonic()
-        seconds = min(60 * LONGEST, end - began)
-        tried[cell.label] = process.run(cell, place, seconds)
-        said = cell.note(place).get('said', '')
-        words = f'{tried[cell.label]}{": " * bool(said)}{said}'
-        print(f'{cell.label}, {time.monotonic() - began:.0f} s: {words}', flush=True)
+def run(cells: Sequence[Cell], place: Place, given: float, processes: int) -> None:
+    """Runs what is missing in the given minutes, in at most so many processes at once."""
+    end, tried, running = time.monotonic() + 60 * given, {}, []
+    try:
+        while True:
+            left = (end - time.monotonic()) / 60
+            others = {each.cell.label: RUNS for each in running}
+            cell = following(cells, place, left, tried | others)
+            if cell and len(running) < most(cell, running, processes):
+                running.append(process.Running(cell, place, min(60 * LONGEST, 60 * left)))
+                continue
+            if not running:
+                return
+            for each in list(running):
+                if ended := each.ended():
+                    running.remove(each)
+                    tried[each.cell.label] = ended
+                    tell(each, place, ended)
+            time.sleep(LOOKED)
+    finally:
+        for each in running:
+            each.kill()
+
+
+def most(cell: Cell, running: Sequence[process.Running], processes: int) -> int:
+    """How many may run at once if this one does."""
+    jobs = {cell.job, *(each.cell.job for each in running)}
+    if len(jobs) > 1 and any(job.timed for job in jobs):
+        return 0
+    return min(processes, *(job.beside for job in jobs))
+
+
+def tell(ran: process.Running, place: Place, ended: str) -> None:
+    """Prints how a cell ended."""
+    said = ran.cell.note(place).get('said', '')
+    words = f'{ended}{": " * bool(said)}{said}'
+    print(f'{ran.cell.label}, {time.monotonic() - ran.began:.0f} s: {words}', flush=True)
 
 
 def require_gpu() -> None:
@@ -102,6 +131,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--data', type=Path, default=Path('gpu_data'))
     parser.add_argument('--minutes', type=float, default=30.0)
+    parser.add_argument('--processes', type=int, default=max(1, (os.cpu_count() or 1) - 2))
     parser.add_argument('--only', type=lambda text: text.split(','), default=[])
     parser.add_argument('--list', action='store_true')
     parser.add_argument('--publish', action='store_true')
@@ -130,7 +160,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if options.minutes > 0:
         if not options.tiny:
             require_gpu()
-        run(cells, place, options.minutes)
+        run(cells, place, options.minutes, options.processes)
     found = table.collect(place)
     place.output.mkdir(parents=True, exist_ok=True)
     files.write(place.output / 'gpu.md', table.tables(found, place))

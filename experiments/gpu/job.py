@@ -19,6 +19,7 @@ LONGEST = 8.0  # minutes of a process
 BEGAN = time.monotonic()  # of this process
 RESULT, NOTE = 'result.json', 'note.json'
 MISSING, STOPPED, FAILED, ABSENT, DONE = 'missing', 'stopped', 'failed', 'absent', 'done'
+RUNS = 'runs'
 
 
 class Absent(Exception):
@@ -102,6 +103,8 @@ class Job:
         not done again.
       shown: columns of the job's table: heading, path of the number in the result, format.
       seeded: the names end with a seed.
+      beside: cells of this job that may run at once.
+      timed: no other job runs meanwhile.
     """
 
     name: str
@@ -111,6 +114,8 @@ class Job:
     measure: Callable[[Place, str, Path], dict[str, Any]]
     shown: tuple[tuple[str, str, str], ...]
     seeded: bool = False
+    beside: int = 1
+    timed: bool = True
 
     @functools.cache  # noqa: B019  (jobs are as many as there are)
     def all(self, tiny: bool) -> tuple[Cell, ...]:

@@ -21,13 +21,17 @@ def _toys(tiny: bool) -> list[str]:
 
 _ALL = (
     Job(
-        'goldens', "Are the numbers those of the authors' code, and if not, is it by TF32?", 6,
-        lambda tiny: list(agreement.PRECISIONS[: 1 if tiny else None]), agreement.goldens,
-        (('files', 'files', '.0f'), GOOD, ('worst error, tolerances', 'worst', '.2g')),
+        'goldens', "Are the numbers those of the authors' code, and if not, is it by TF32?", 1,
+        agreement.systems, agreement.goldens,
+        (
+            ('files', 'highest.files', '.0f'), ('good', 'highest.good', '.0f'),
+            ('worst error, tolerances', 'highest.worst', '.2g'),
+            ('good with TF32', 'default.good', '.0f'), ('worst', 'default.worst', '.2g'),
+        ), beside=14, timed=False,
     ),
     Job(
         'conformance', 'Does every memory keep the promises of the contract?', 3,
-        _toys, agreement.promises, (('promises', 'promises', '.0f'), GOOD),
+        _toys, agreement.promises, (('promises', 'promises', '.0f'), GOOD), beside=14, timed=False,
     ),
     Job(
         'steps', 'How long does a training step take, beside PyTorch and fla?', 2,
@@ -36,7 +40,7 @@ _ALL = (
             ('ms', 'ms_median', '.1f'), ('tokens/s', 'tokens_per_s', ',.0f'),
             ('share of peak', 'share', '.1%'), ('memory, bytes', 'device_bytes', ',.0f'),
             ('compiling, s', 'compile_s', '.0f'),
-        ),
+        ), beside=12,
     ),
     Job(
         'authors', "How long does it take beside the authors' own code?", 3,

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.gpu.job import Absent
+from experiments.gpu import turns
+from experiments.gpu.job import Absent, Place
 
 ATTENTION = ('sdpa', 'flex')
 # Names in `fla.layers` that have the rule of one of our memories.
@@ -34,12 +35,13 @@ def library(name: str) -> Any:
         raise Absent(f'no {name.partition(".")[0]} here: {error}') from error
 
 
-def step(kind: str, name: str, segment: int, tiny: bool) -> dict[str, Any]:
+def step(kind: str, name: str, segment: int, place: Place) -> dict[str, Any]:
     """A training step with AdamW: ms, tokens/s, bytes of the device, seconds of compiling."""
     torch = library('torch')
     if kind == 'fla':
         library('fla')
     torch.manual_seed(0)
+    tiny = place.tiny
     sizes, segment = (TOY, 8) if tiny else (SIZES, segment)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if name == 'flex' and device == 'cpu':
@@ -64,18 +66,22 @@ def step(kind: str, name: str, segment: int, tiny: bool) -> dict[str, Any]:
         optimizer.zero_grad()
         return loss.item()
 
-    began = time.perf_counter()
-    call(), call()  # the second has a memory
-    compiling, times = time.perf_counter() - began, []
-    for _ in range(2 if tiny else 10):
+    with turns.shared(place):
         began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
+        call(), call()  # the second has a memory
+        compiling, times = time.perf_counter() - began, []
+    with turns.alone(place) as free:
+        for _ in range(3 if tiny else 15):
+            began = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - began)
+    times = times[len(times) // 3 :]  # the first ones warm up
     median = statistics.median(times)
     return {
         'ms_median': 1e3 * median,
         'tokens_per_s': sizes['lanes'] * segment / median,
         'compile_s': compiling,
+        'alone': free,
         'parameters': sum(each.numel() for each in model.parameters()),
         'device_bytes': torch.cuda.max_memory_allocated() if device == 'cuda' else 0,
         'torch': torch.__version__,
@@ -158,11 +164,15 @@ def _attention(torch: Any, name: str, sizes: dict[str, int], segment: int) -> An
 def _fla(torch: Any, name: str, sizes: dict[str, int], segment: int) -> Any:
     """A layer of fla; every segment begins with an empty state, which does not change its time."""
     kind = getattr(library('fla.layers'), name)
-    given = dict(
+    given: dict[str, Any] = dict(
         hidden_size=sizes['width'],
         num_heads=sizes['heads'],
         head_dim=sizes['width'] // sizes['heads'],
+        expand_k=1.0,
+        expand_v=1.0,
     )
+    if name == 'LinearAttention':
+        given |= dict(feature_map='elu')
     known = inspect.signature(kind).parameters
 
     class Layer(torch.nn.Module):  # type: ignore[misc, name-defined]

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.gpu import peers
+from experiments.gpu import peers, turns
 from experiments.gpu.job import Absent, Place, keep, kept, memories
 from experiments.short_trainings import ONE_DEVICE
 from experiments.speed import compare
-from experiments.speed.bench import bench_train, measure, peak_memory
+from experiments.speed.bench import measure, peak_memory, time_step
 from experiments.speed.cases import CASES
 from longmem_jax.config import checks, recipes
 from longmem_jax.config.base import base, size
@@ -23,6 +23,7 @@ from longmem_jax.memory.registry import LAYERS, used
 
 SEGMENTS, LAYERS_COMPILED = (512, 2048), (1, 2, 4)
 MATRIX = 8192  # of the product whose rate is the measured peak
+PEAKS = {'H100': 989e12, 'H200': 989e12}  # bfloat16 operations per second, by the data sheet
 # Compiled too: fewer of the sizes of a buffer, each of which is a branch of the program.
 FEWER = {'expire_span, one size': ('expire_span', 'num_sizes', 1)}
 
@@ -76,35 +77,56 @@ def step_cells(tiny: bool) -> list[str]:
 def step(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     """A training step: ms, tokens/s, share of the peak, bytes of the device, seconds of compiling."""
     if cell == 'peak':
-        return _peak(64 if place.tiny else MATRIX)
+        return _peak(place, 64 if place.tiny else MATRIX)
     segment, kind, name = cell.split('/')
     if kind in ('torch', 'fla'):
-        return peers.step(kind, name, int(segment), place.tiny)
+        return peers.step(kind, name, int(segment), place)
     config = config_of(name, int(segment), 12, 8, place.tiny)
     config.model.kernels = kind
     experiment = experiment_of(config)
+    began = time.perf_counter()
     try:
-        # Filled first, so that spans and rows are those of a long text.
-        found = bench_train(experiment, 2 if place.tiny else 10, 1 if place.tiny else 20)
+        lowered = lower_step(experiment)
     except UsageError as error:
         if kind == 'fused':
             raise Absent(f'no fused kernels for {jax.default_backend()}') from error
         raise
-    peak = hardware.peak_flops(jax.devices()[0])
-    rate = found['flops_per_device'] / (found['ms_median'] / 1e3)
-    share = {'share': rate / peak} if peak else {}
-    return found | share | {'device_bytes': peak_memory()['device_bytes']}
+    clocks = [began, time.perf_counter()]
+    with turns.shared(place):
+        clocks.append(time.perf_counter())
+        compiled = lowered.compile()
+        clocks.append(time.perf_counter())
+    print(
+        f'traced in {clocks[1] - began:.1f} s, compiled in {clocks[3] - clocks[2]:.1f}', flush=True
+    )
+    with turns.alone(place) as free:
+        # Filled first, so that spans and rows are those of a long text.
+        found = time_step(experiment, compiled, 2 if place.tiny else 10, 1 if place.tiny else 20)
+    found |= {'traced_s': clocks[1] - began, 'compile_s': clocks[3] - clocks[2], 'alone': free}
+    # Before XLA optimizes it: on a GPU products are calls of libraries afterwards, counted as nothing.
+    flops = (lowered.cost_analysis() or {}).get('flops', 0.0)
+    found |= _share(flops, found['ms_median'] / 1e3) | {'flops': flops}
+    return found | {'device_bytes': peak_memory()['device_bytes']}
 
 
-def _peak(length: int) -> dict[str, Any]:
+def _share(flops: float, seconds: float) -> dict[str, float]:
+    """Of the data sheet's peak; {} where it is not known."""
+    device = jax.devices()[0]
+    peak = next((peak for name, peak in PEAKS.items() if name in device.device_kind), 0.0)
+    peak = peak or hardware.peak_flops(device)
+    return {'share': flops / seconds / peak} if peak else {}
+
+
+def _peak(place: Place, length: int) -> dict[str, Any]:
     """The rate of one large product in bfloat16, which no step exceeds."""
     keys = jax.random.split(jax.random.key(0))
     a, b = (jax.random.normal(key, (length, length), jnp.bfloat16) for key in keys)
     multiply = jax.jit(jnp.matmul)
-    times = measure(lambda: multiply(a, b), 20, length)
-    rate = 2 * length**3 / (times['ms_median'] / 1e3)
-    peak = hardware.peak_flops(jax.devices()[0])
-    return times | {'flops_per_s': rate} | ({'share': rate / peak} if peak else {})
+    with turns.alone(place) as free:
+        times = measure(lambda: multiply(a, b), 20, length)
+    seconds = times['ms_median'] / 1e3
+    rate = {'flops_per_s': 2 * length**3 / seconds, 'alone': free}
+    return times | rate | _share(2 * length**3, seconds)
 
 
 def compile_cells(tiny: bool) -> list[str]:

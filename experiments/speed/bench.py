@@ -80,10 +80,15 @@ def random_batch(config: Any, section: Any, segments: int) -> Batch:
 
 def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, Any]:
     """Times the whole training step, with the optimizer; adds the memories' metrics at the end."""
-    config = experiment.config
     began = time.perf_counter()
     compiled = lower_step(experiment).compile()
     seconds = time.perf_counter() - began
+    return time_step(experiment, compiled, repeats, fill) | {'compile_s': seconds}
+
+
+def time_step(experiment: Experiment, compiled: Any, repeats: int, fill: int) -> dict[str, Any]:
+    """Times a compiled training step; see `bench_train`."""
+    config = experiment.config
     state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
     size = state_bytes(state.memory)
     batch = random_batch(config, config.train, config.train.segments_per_step)
@@ -105,7 +110,6 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
             if name.startswith('memory/') and not last[name].ndim
         },
         'tokens_per_step': tokens,
-        'compile_s': seconds,
         'flops_per_device': step_flops(compiled, config.train.segments_per_step),
         'state_bytes': size,
         'parameters': sum(leaf.size for leaf in jax.tree.leaves(holder[0].params)),
