@@ -198,7 +198,7 @@ def test_the_list_has_all_cells_in_order(capsys, tmp_path):
     assert all(re.search(r', [\d.]+ minutes: missing$', line) for line in lines)
     suite.main([f'--output={tmp_path}', '--list', '--only=steps/2048/fla,goldens'])
     few = capsys.readouterr().out.splitlines()
-    assert few[0].startswith('goldens/') and few[-1].startswith('steps/2048/fla/') and len(few) < 12
+    assert few[0].startswith('goldens/') and few[-1].startswith('steps/2048/fla/') and len(few) < 80
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 python -m experiments.gpu --output=DIR [--minutes=30] [--data=FOLDER] [--only=steps,language/38M]
 
 Runs the cells that are missing in DIR, of the most valuable job first, each in a process of its own and
-none longer than eight minutes; several at once where that does not disturb what is timed (--processes). One that is stopped continues with the next call, or later in this one. A
-cell begins only if its minutes are left. What failed is tried again by the next call, after all others.
-DIR/gpu.md has the tables. `--list` only shows the cells; `--minutes=0` only writes the tables;
-`--publish` puts them into the page. `--tiny` runs every job with small models, on any device, in
-DIR/tiny. No network is needed; README.md says what the data folder has.
+none longer than eight minutes; several at once (--processes) where that does not disturb what is timed.
+One that is stopped continues with the next call, or later in this one. A cell begins only if its minutes
+are left. What failed is tried again by the next call, after all others. DIR/gpu.md has the tables.
+`--list` only shows the cells; `--minutes=0` only writes the tables; `--publish` puts them into the page.
+`--tiny` runs every job with small models, on any device, in DIR/tiny. No network is needed; README.md
+says what the data folder has.
 """
 
 import argparse

@@ -30,7 +30,7 @@ _ALL = (
         ), beside=14, timed=False,
     ),
     Job(
-        'conformance', 'Does every memory keep the promises of the contract?', 3,
+        'conformance', 'Does every memory keep the promises of the contract?', 1,
         _toys, agreement.promises, (('promises', 'promises', '.0f'), GOOD), beside=14, timed=False,
     ),
     Job(

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 from experiments.gpu.job import Place
