@@ -10,7 +10,6 @@ from experiments.gpu.job import Place
 from longmem_jax.testing import conformance
 
 GOLDENS = Path(__file__).parents[2] / 'tests/goldens'
-PRECISIONS = ('highest', 'default')  # of products of float32; by default a GPU takes TF32
 
 
 def systems(tiny: bool) -> list[str]:
@@ -19,25 +18,25 @@ def systems(tiny: bool) -> list[str]:
     return names[: 1 if tiny else None]
 
 
-def goldens(place: Place, cell: str, folder: Path) -> dict[str, Any]:
-    """Goldens of a system in float32: tensors that leave their tolerance, and by how many times it."""
+def goldens(place: Place, cell: str, folder: Path, precision: str = 'highest') -> dict[str, Any]:
+    """Goldens of a system in float32: tensors that leave their tolerance, and by how many times it.
+
+    `precision` is that of products; with 'default' a GPU takes TF32.
+    """
     from tests.parity import compare  # needs the tests' checks of all systems
 
-    known, shown = job.kept(folder / 'files.json'), {}
-    for precision in PRECISIONS:
-        found = known.setdefault(precision, {})
-        for path in sorted((GOLDENS / cell).glob('*.npz'))[: 1 if place.tiny else None]:
-            if path.stem not in found:
-                with jax.default_matmul_precision(precision):
-                    found[path.stem] = _compared(compare, path)
-                jax.clear_caches()
-                job.keep(folder / 'files.json', known)
-                print(precision, path.stem, found[path.stem], flush=True)
-        broken = {name: of for name, of in found.items() if of['outside'] or 'said' in of}
-        worst = max((of['worst'] for of in found.values()), default=0.0)
-        good = len(found) - len(broken)
-        shown[precision] = {'files': len(found), 'good': good, 'worst': worst, 'outside': broken}
-    return shown
+    found = job.kept(folder / 'files.json')
+    for path in sorted((GOLDENS / cell).glob('*.npz'))[: 1 if place.tiny else None]:
+        if path.stem not in found:
+            with jax.default_matmul_precision(precision):
+                found[path.stem] = _compared(compare, path)
+            jax.clear_caches()
+            job.keep(folder / 'files.json', found)
+            print(path.stem, found[path.stem], flush=True)
+    broken = {name: of for name, of in found.items() if of['outside'] or 'said' in of}
+    worst = max((of['worst'] for of in found.values()), default=0.0)
+    good = len(found) - len(broken)
+    return {'files': len(found), 'good': good, 'worst': worst, 'outside': broken}
 
 
 def _compared(compare: Any, path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from experiments.gpu import peers, turns
 from experiments.gpu.job import Absent, Place, keep, kept, memories
 from experiments.short_trainings import ONE_DEVICE
 from experiments.speed import compare
-from experiments.speed.bench import measure, peak_memory, time_step
+from experiments.speed.bench import initial_state, measure, peak_memory, time_step
 from experiments.speed.cases import CASES
 from longmem_jax.config import checks, recipes
 from longmem_jax.config.base import base, size
@@ -96,12 +96,15 @@ def step(place: Place, cell: str, folder: Path) -> dict[str, Any]:
         clocks.append(time.perf_counter())
         compiled = lowered.compile()
         clocks.append(time.perf_counter())
+        state = initial_state(experiment)
     print(
         f'traced in {clocks[1] - began:.1f} s, compiled in {clocks[3] - clocks[2]:.1f}', flush=True
     )
     with turns.alone(place) as free:
         # Filled first, so that spans and rows are those of a long text.
-        found = time_step(experiment, compiled, 2 if place.tiny else 10, 1 if place.tiny else 20)
+        found = time_step(
+            experiment, compiled, state, 2 if place.tiny else 10, 1 if place.tiny else 20
+        )
     found |= {'traced_s': clocks[1] - began, 'compile_s': clocks[3] - clocks[2], 'alone': free}
     # Before XLA optimizes it: on a GPU products are calls of libraries afterwards, counted as nothing.
     flops = (lowered.cost_analysis() or {}).get('flops', 0.0)

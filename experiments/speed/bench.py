@@ -83,13 +83,20 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
     began = time.perf_counter()
     compiled = lower_step(experiment).compile()
     seconds = time.perf_counter() - began
-    return time_step(experiment, compiled, repeats, fill) | {'compile_s': seconds}
+    state = initial_state(experiment)
+    return time_step(experiment, compiled, state, repeats, fill) | {'compile_s': seconds}
 
 
-def time_step(experiment: Experiment, compiled: Any, repeats: int, fill: int) -> dict[str, Any]:
+def initial_state(experiment: Experiment) -> Any:
+    """What the training step of an experiment begins with."""
+    return jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
+
+
+def time_step(
+    experiment: Experiment, compiled: Any, state: Any, repeats: int, fill: int
+) -> dict[str, Any]:
     """Times a compiled training step; see `bench_train`."""
     config = experiment.config
-    state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
     size = state_bytes(state.memory)
     batch = random_batch(config, config.train, config.train.segments_per_step)
     zeros = np.zeros((config.train.num_lanes,), np.int32)
