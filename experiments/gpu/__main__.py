@@ -30,11 +30,12 @@ SOME_MORE = 2  # processes that a cell may take beyond those of its minutes, bef
 
 
 def chosen(only: Sequence[str], tiny: bool) -> list[Cell]:
-    """The cells of jobs, or whose names begin so; the most valuable first."""
+    """The cells of jobs, or whose names begin so, in this order; all = the most valuable first."""
     cells = [cell for job in JOBS.values() for cell in job.all(tiny)]
     if not only:
         return cells
-    return [c for c in cells if any(f'{c.label}/'.startswith(f'{name}/') for name in only)]
+    found = [c for name in only for c in cells if f'{c.label}/'.startswith(f'{name}/')]
+    return list(dict.fromkeys(found))
 
 
 def minutes(cell: Cell) -> float:
