@@ -21,7 +21,7 @@ from experiments import provenance
 from experiments.speed.bench import state_bytes
 from longmem_jax.commands import entry
 from longmem_jax.config import checks
-from longmem_jax.devices import sharding
+from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import Reader, fresh_state
@@ -39,7 +39,7 @@ def speeds(experiment: Experiment, contexts: list[int]) -> dict[str, Any]:
     """Tokens per second after every context, and the bytes of the state."""
     model = experiment.evaluation_model
     if experiment.workdir is None:
-        params = jax.jit(experiment.make_state)().params
+        params = initial.arrays(experiment.make_state).params
     else:
         params, _ = experiment.restore_parameters()
     state = fresh_state(model, params, 1)

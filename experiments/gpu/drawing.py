@@ -12,6 +12,7 @@ from experiments.gpu import peers
 from experiments.gpu.job import Place, memories, seconds_left
 from experiments.gpu.steps import config_of, experiment_of
 from experiments.speed.bench import state_bytes
+from longmem_jax.devices import initial
 from longmem_jax.generation.reader import Reader, fresh_state
 
 PEER = 'transformers'
@@ -59,7 +60,7 @@ def drawing(place: Place, cell: str, folder: Path) -> dict[str, Any]:
 def continued(memory: str, lanes: int, tiny: bool) -> Callable[[int], tuple[float, float, int]]:
     """A function like that of `peers.continued` for a memory of the library."""
     experiment = experiment_of(config_of(memory, 512, 12, lanes, tiny))
-    model, params = experiment.evaluation_model, jax.jit(experiment.make_state)().params
+    model, params = experiment.evaluation_model, initial.arrays(experiment.make_state).params
     size = state_bytes(fresh_state(model, params, 1))
     reader = Reader(model, params, fresh_state(model, params, lanes), np.zeros((lanes, 0), int))
     random, done = np.random.default_rng(0), 0

@@ -12,11 +12,11 @@ from experiments.gpu import peers, turns
 from experiments.gpu.job import Absent, Place, keep, kept, memories
 from experiments.short_trainings import ONE_DEVICE
 from experiments.speed import compare
-from experiments.speed.bench import initial_state, measure, peak_memory, time_step
+from experiments.speed.bench import measure, peak_memory, time_step
 from experiments.speed.cases import CASES
 from longmem_jax.config import checks, recipes
 from longmem_jax.config.base import base, size
-from longmem_jax.devices import hardware, sharding
+from longmem_jax.devices import hardware, initial, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, lower_step
 from longmem_jax.memory.registry import LAYERS, used
@@ -96,7 +96,7 @@ def step(place: Place, cell: str, folder: Path) -> dict[str, Any]:
         clocks.append(time.perf_counter())
         compiled = lowered.compile()
         clocks.append(time.perf_counter())
-        state = initial_state(experiment)
+        state = initial.arrays(experiment.make_state, experiment.state_shardings)
     print(
         f'traced in {clocks[1] - began:.1f} s, compiled in {clocks[3] - clocks[2]:.1f}', flush=True
     )

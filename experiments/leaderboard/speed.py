@@ -17,7 +17,7 @@ from experiments.short_trainings import ONE_DEVICE
 from experiments.speed.bench import generate_call, random_batch, state_bytes
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Cursor
-from longmem_jax.devices import sharding
+from longmem_jax.devices import initial, sharding
 from longmem_jax.experiment import Experiment, lower_step, to_devices
 
 ROUNDS, TRAIN_CALLS, TOKENS = 12, 2, 64
@@ -52,7 +52,7 @@ def train_call(experiment: Experiment) -> Callable[[], Any]:
     """One training step on random tokens per call."""
     train = experiment.config.train
     compiled = lower_step(experiment).compile()
-    holder = [jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()]
+    holder = [initial.arrays(experiment.make_state, experiment.state_shardings)]
     batch = random_batch(experiment.config, train, train.segments_per_step)
     zeros = np.zeros((train.num_lanes,), np.int32)
     inputs = to_devices(experiment, batch, Cursor(document=zeros, offset=zeros))
@@ -82,7 +82,7 @@ def calls_of(config: Any) -> tuple[dict[str, Callable[[], Any]], int]:
     mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
     experiment = Experiment(config, None, mesh)
     train = train_call(experiment)
-    params = jax.jit(experiment.make_state)().params
+    params = initial.arrays(experiment.make_state).params
     generate = generate_call(experiment, params)
     state = experiment.evaluation_model.apply({'params': params}, 1, method='initial_state')
     return {'train': train, 'generate': generate}, state_bytes(state)

@@ -13,7 +13,7 @@ from experiments.short_trainings import Trainer
 from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.config.files import configure
 from longmem_jax.data import lanes
-from longmem_jax.devices import sharding
+from longmem_jax.devices import initial, sharding
 from longmem_jax.training.metrics import LN2
 
 WINDOW = 512  # tokens that attention sees at most, where a row has a window
@@ -41,8 +41,8 @@ def begun(config: Any) -> tuple[Trainer, Any]:
     """A trainer, and the parameters of its host with a memory that has learned nothing."""
     trainer = Trainer(config)
     shared = trainer.shared
-    make = jax.jit(lambda: shared.make_state().params, out_shardings=shared.state_shardings.params)
-    return trainer, first_parameters(shared, make(), print)
+    made = initial.arrays(lambda: shared.make_state().params, shared.state_shardings.params)
+    return trainer, first_parameters(shared, made, print)
 
 
 def by_segment(trainer: Trainer, params: Any, tokens: int) -> dict[str, Any]:

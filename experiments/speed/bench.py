@@ -23,7 +23,7 @@ from experiments import provenance
 from longmem_jax.commands import entry
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Batch, Cursor
-from longmem_jax.devices import sharding
+from longmem_jax.devices import initial, sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.generation.stream import open_stream, read_token
@@ -83,13 +83,8 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
     began = time.perf_counter()
     compiled = lower_step(experiment).compile()
     seconds = time.perf_counter() - began
-    state = initial_state(experiment)
+    state = initial.arrays(experiment.make_state, experiment.state_shardings)
     return time_step(experiment, compiled, state, repeats, fill) | {'compile_s': seconds}
-
-
-def initial_state(experiment: Experiment) -> Any:
-    """What the training step of an experiment begins with."""
-    return jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
 
 
 def time_step(
@@ -193,7 +188,7 @@ def bench(config: Any, repeats: int, fill: int = 2) -> dict[str, Any]:
         'run': provenance.of_run([experiment.config.train.seed]),
         'train': bench_train(experiment, repeats, fill),
     }
-    params = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)().params
+    params = initial.arrays(experiment.make_state, experiment.state_shardings).params
     report['evaluation'] = bench_evaluation(experiment, params, repeats, fill)
     report['generation'] = bench_generation(experiment, params, repeats)
     report['peak_memory'] = peak_memory()

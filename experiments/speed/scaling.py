@@ -32,7 +32,7 @@ from experiments.speed.compare import summary
 from experiments.speed.worker import timed
 from longmem_jax.config.base import size
 from longmem_jax.configs import benchmark, comparison
-from longmem_jax.devices import sharding
+from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
@@ -92,7 +92,7 @@ def config_of(memory: str, toy: bool) -> Any:
 def new_model(config: Any) -> tuple[Experiment, Any]:
     """A model on one device, and new parameters."""
     experiment = Experiment(config, None, sharding.make_mesh(ONE_DEVICE, jax.devices()[:1]))
-    return experiment, jax.jit(experiment.make_state)().params
+    return experiment, initial.arrays(experiment.make_state).params
 
 
 def contexts(memories: Sequence[str], rounds: int, toy: bool) -> Table:

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from longmem_jax.agents import learning, settings
 from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.agents.learning import AgentState
-from longmem_jax.devices import sharding
+from longmem_jax.devices import initial, sharding
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import abstract_parameters, unbox
 from longmem_jax.training.checkpoint import FORMAT
@@ -76,7 +76,7 @@ class Built:
 
     def first_state(self) -> AgentState:
         """The state of step 0, on the devices."""
-        return jax.jit(self.make_state, out_shardings=self.state_shardings)()
+        return initial.arrays(self.make_state, self.state_shardings)
 
     def lower_step(self) -> jax.stages.Lowered:
         """The training step; call `.compile()` to run it."""

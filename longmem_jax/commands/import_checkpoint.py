@@ -19,6 +19,7 @@ import jax
 from absl import flags
 
 from longmem_jax.commands import entry
+from longmem_jax.devices import initial
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.memory.registry import LAYERS
@@ -116,7 +117,7 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
     if experiment.checkpoint_steps():
         raise UsageError(f'{experiment.workdir}: already has checkpoints; use another --workdir.')
     saver = experiment.checkpointer(print, experiment.going_on())
-    state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
+    state = initial.arrays(experiment.make_state, experiment.state_shardings)
     params = jax.device_put(params, experiment.state_shardings.params)
     saver.maybe_save(0, state.starting_from(params), force=True)
     saver.close()

@@ -9,13 +9,12 @@ import dataclasses
 import json
 from collections.abc import Callable
 
-import jax
 import numpy as np
 
 from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import circles
-from longmem_jax.devices import sharding
+from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.training.step import TrainState
@@ -91,7 +90,7 @@ def restarted(
         first = Cursor(document=fresh.cursor.document + document, offset=fresh.cursor.offset)
         return fresh.replace(cursor=first)
 
-    fresh = jax.jit(make, out_shardings=experiment.state_shardings)()
+    fresh = initial.arrays(make, experiment.state_shardings)
     report(
         f'{saved[0]} lanes in the checkpoint of step {step:,}, {train.num_lanes} now: parameters, '
         'optimizer and step are kept; memories are reset, and the lanes begin '

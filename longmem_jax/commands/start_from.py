@@ -4,12 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from longmem_jax.config.model_checks import model_problems
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data import content
-from longmem_jax.devices import processes
+from longmem_jax.devices import initial, processes
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.memory.registry import LAYERS, used
@@ -60,10 +58,8 @@ def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tup
     """
     if not of_host(experiment.config) or experiment.checkpoint_steps():
         return experiment.restore_parameters()
-    make = jax.jit(
-        lambda: experiment.make_state().params, out_shardings=experiment.state_shardings.params
-    )
-    return first_parameters(experiment, make(), say), 0
+    made = initial.arrays(lambda: experiment.make_state().params, experiment.state_shardings.params)
+    return first_parameters(experiment, made, say), 0
 
 
 def of_host(config: Any) -> bool:

@@ -16,7 +16,7 @@ from longmem_jax.config import saved
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes, order
 from longmem_jax.data.warnings import warnings_of
-from longmem_jax.devices import sharding
+from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
@@ -140,7 +140,7 @@ class LanguageModelTask:
     def first_state(self) -> TrainState:
         """The state of step 0, with the parameters of `config.train.start_from` if it is set."""
         experiment = self._experiment
-        state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
+        state = initial.arrays(experiment.make_state, experiment.state_shardings)
         params = first_parameters(experiment, state.params, self._progress.say)
         return state.starting_from(params)
 

@@ -26,6 +26,7 @@ from jax.typing import DTypeLike
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import shared_out
+from longmem_jax.devices import initial
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.evaluation.result import Result, lanes_text
@@ -63,11 +64,7 @@ def _start(experiment: Experiment) -> Any:
     """The parameters that training starts from."""
     if experiment.config.retrieval.spalm.start == 'trained':
         return experiment.restore_parameters()[0]
-    make = jax.jit(
-        lambda: experiment.make_state().params,
-        out_shardings=experiment.state_shardings.params,
-    )
-    return make()
+    return initial.arrays(lambda: experiment.make_state().params, experiment.state_shardings.params)
 
 
 def train(experiment: Experiment, split: str = 'train') -> Path:
