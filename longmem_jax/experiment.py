@@ -277,8 +277,11 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
     return batch, lanes.Cursor(document=position, offset=position)
 
 
-def lower_step(experiment: Experiment) -> jax.stages.Lowered:
-    """The training step, lowered for the shapes of the config; call `.compile()` to run it."""
+def lower_step(experiment: Experiment, platform: str | None = None) -> jax.stages.Lowered:
+    """The training step, lowered for the shapes of the config; call `.compile()` to run it.
+
+    `platform`: such as 'cuda', if it is not to be run here.
+    """
     step = train_step.make_train_step(
         experiment.model, experiment.optimizer, experiment.schedule, experiment.config
     )
@@ -289,7 +292,8 @@ def lower_step(experiment: Experiment) -> jax.stages.Lowered:
     )
     # Memories ask for the mesh, to keep to the lanes and rows of their own device.
     with jax.set_mesh(experiment.mesh):
-        return jitted.lower(experiment.abstract_state, *_abstract_batch(experiment))
+        traced = jitted.trace(experiment.abstract_state, *_abstract_batch(experiment))
+        return traced.lower(lowering_platforms=(platform,) if platform else None)
 
 
 def step_flops(compiled: Any, segments_per_step: int) -> float:

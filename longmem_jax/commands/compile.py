@@ -1,7 +1,7 @@
-"""`--mode=compile`: the training step compiled ahead of time for a TPU slice, without a TPU.
+"""`--mode=compile`: the training step compiled ahead of time for TPUs or GPUs that are not there.
 
 Prints the memory and operations per chip, and whether the step fits. Needs the extra `[tpu-aot]`
-(libtpu), which nothing else imports.
+(libtpu), which nothing else imports, or `[cuda12]`.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from jax.experimental import topologies
 
 from longmem_jax.config import checks
 from longmem_jax.config.sections import in_use, sections
-from longmem_jax.devices import hardware, sharding
+from longmem_jax.devices import gpus, hardware, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops
 from longmem_jax.registry import load
@@ -56,13 +56,15 @@ class Fit:
 
 
 def find_topology(name: str) -> Any:
-    """The devices of a TPU slice such as 'v5e:4x4', which need not be attached.
+    """The devices of a TPU slice such as 'v5e:4x4', or GPUs such as 'h100:8'; they need not be attached.
 
     Raises:
-      UsageError: no name, no libtpu, or a slice that libtpu does not know.
+      UsageError: no name, a compiler that is not installed, or a slice that libtpu does not know.
     """
     if not name:
-        raise UsageError('--mode=compile needs --topology=, such as v5e:4x4 or v5p:2x2x1.')
+        raise UsageError('--mode=compile needs --topology=, such as v5e:4x4, v5p:2x2x1 or h100:8.')
+    if found := gpus.parsed(name):
+        return _gpus(*found)
     # Otherwise libtpu asks the cloud's metadata server, which may not exist here.
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
     os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
@@ -78,11 +80,28 @@ def find_topology(name: str) -> Any:
         return topologies.get_topology_desc(name, platform='tpu')
     except (RuntimeError, ValueError, jax.errors.JaxRuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f'--topology={name}: not a slice that libtpu knows ({reason}).') from error
+        raise UsageError(
+            f'--topology={name}: not a slice that libtpu knows ({reason}), and none of the GPUs '
+            f'{", ".join(gpus.GPUS)}.'
+        ) from error
+
+
+def _gpus(gpu: gpus.Gpu, number: int) -> Any:
+    """The devices of one machine with GPUs."""
+    # Otherwise the plugin asks the driver, which is there only with a GPU.
+    os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
+    try:
+        return topologies.get_topology_desc(
+            gpu.kind, 'cuda', topology=f'1x1x{number}', target_config=gpu.target()
+        )
+    except NotImplementedError as error:  # JAX has no plugin for CUDA
+        raise UsageError(
+            "--mode=compile for GPUs needs JAX's plugin: pip install 'longmem_jax[cuda12]'."
+        ) from error
 
 
 def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
-    """Compiles the training step for a TPU slice, such as 'v5e:4x4'.
+    """Compiles the training step for a TPU slice, such as 'v5e:4x4', or for GPUs, such as 'h100:8'.
 
     Returns the program and what it needs. Lifelong learners need their data here, since the rows of
     the stream are in the program's shapes.
@@ -130,10 +149,11 @@ def compile_for(config: Any, topology: str) -> Fit:
     print(f'Training step for {fit.chips} x {fit.kind} ({topology}), {tokens:,} tokens per step')
     for name in ('arguments', 'temporaries', 'output', 'aliased', 'code', 'total'):
         print(f'  {name:<12}{getattr(fit, name) / 2**30:9.3f} GiB per chip')
-    bound = ', at most' if fit.at_most else ''
-    print(f'  {"operations":<12}{fit.flops:9.3e} per chip and step{bound}')
-    once = ', segments once' if train.segments_per_step > 1 else ''
-    print(f"  {'moved':<12}{fit.moved / 1e9:9.2f} GB per chip and step by XLA's count{once}")
+    if fit.flops:  # not for GPUs
+        bound = ', at most' if fit.at_most else ''
+        print(f'  {"operations":<12}{fit.flops:9.3e} per chip and step{bound}')
+        once = ', segments once' if train.segments_per_step > 1 else ''
+        print(f"  {'moved':<12}{fit.moved / 1e9:9.2f} GB per chip and step by XLA's count{once}")
     print(f'  compiled in {fit.seconds:.0f} s')
     if not fit.capacity:
         print('  The memory size of this chip is unknown.')

@@ -16,7 +16,9 @@ from longmem_jax.subject import Flag, Mode
 
 _CONFIG = entry.define_config()
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
-_TOPOLOGY = flags.DEFINE_string('topology', '', 'compile: a TPU slice such as v5e:4x4.')
+_TOPOLOGY = flags.DEFINE_string(
+    'topology', '', 'compile: a TPU slice such as v5e:4x4, or GPUs such as h100:8.'
+)
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False, 'Join the other processes (TPU pods, clusters).'
 )

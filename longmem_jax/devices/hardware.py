@@ -1,10 +1,12 @@
 """Peak rates of TPUs, for utilisation, and memory sizes, to check that a step fits.
 
-GPUs are left out: their products are calls of libraries, whose operations XLA does not count, so that a
-share of their peak would be wrong.
+GPUs have no peak here: their products are calls of libraries, whose operations XLA does not count, so
+that a share of it would be wrong.
 """
 
 import jax
+
+from longmem_jax.devices.gpus import GPUS
 
 # By `device_kind`: dense bfloat16 operations per second and bytes of memory per device as JAX counts
 # devices, from the vendor's data sheets.
@@ -17,6 +19,7 @@ DEVICES = {
     'TPU v5p': (459e12, 95e9),
     'TPU v4': (275e12, 32e9),
     'TPU v3': (61.5e12, 16e9),
+    **{gpu.kind: (0.0, gpu.memory) for gpu in GPUS.values()},
 }
 UNKNOWN = (0.0, 0.0)
 

@@ -1,14 +1,19 @@
-"""Slices of TPUs that are not there."""
+"""TPUs and GPUs that are not there."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 import types
 
+import jax
 import pytest
 
+from experiments import tpu_programs
 from longmem_jax.commands import compile
+from longmem_jax.devices import gpus, hardware, sharding
 from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment, lower_step
 from tests.processes import environment
 
 
@@ -53,3 +58,47 @@ def test_two_processes_have_libtpu_at_once():
     finally:
         for process in both:
             process.kill()
+
+
+def test_gpus_have_names():
+    assert gpus.parsed('h100') == (gpus.GPUS['h100'], 1)
+    assert gpus.parsed('a100:8') == (gpus.GPUS['a100'], 8)
+    assert gpus.parsed('v5e:4x4') is None and gpus.parsed('h100:') is None
+    assert 'memory_bandwidth: 3350000000000\n' in gpus.GPUS['h100'].target()
+    device = types.SimpleNamespace(device_kind='NVIDIA H200')
+    assert (hardware.peak_flops(device), hardware.memory_bytes(device)) == (0, 150e9)
+
+
+PLUGIN = importlib.util.find_spec('jax_plugins') and importlib.util.find_spec('jax_cuda12_plugin')
+
+
+@pytest.mark.skipif(bool(PLUGIN), reason='the plugin is here')
+def test_without_the_plugin_it_says_what_to_install():
+    with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[cuda12\]'\.$"):
+        compile.find_topology('h100')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PLUGIN, reason='needs the extra [cuda12]')
+def test_a_step_is_compiled_for_gpus():
+    command = [sys.executable, '-m', 'longmem_jax.main', '--config=configs/quickstart.py:tiny']
+    command += ['--mode=compile', '--topology=h100:2']
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert '  fits: 0% of 79.2 GiB' in done.stdout, done.stderr
+
+
+def plain():
+    """The steps of papers without kernels of TPUs, two layers each; one of them in the fast tier."""
+    names = [name for name, row in tpu_programs.ROWS.items() if not row.settings]
+    assert 'pg19' in names
+    return [pytest.param(n, marks=[pytest.mark.slow] if n != 'pg19' else []) for n in names]
+
+
+@pytest.mark.parametrize('name', plain())
+def test_steps_of_papers_are_lowered_for_gpus(name):
+    """No operation is only for another device, such as a kernel for TPUs."""
+    config = tpu_programs.configured(name)
+    config.train.num_lanes = 1
+    mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1), jax.devices()[:1])
+    lowered = lower_step(Experiment(config, None, mesh), 'cuda')
+    assert 'stablehlo.dot_general' in lowered.as_text()
