@@ -235,10 +235,11 @@ def _shapes(model: LanguageModel) -> Any:
 def _require_kernels(model: Any, mesh: Mesh) -> None:
     """Raises `UsageError` if `config.model.kernels` are not for the devices of a mesh."""
     platform = mesh.devices.flat[0].platform
-    if model.kernels == 'fused' and platform != 'tpu':
+    if model.kernels == 'fused' and platform not in ('tpu', 'gpu'):
         raise UsageError(
-            f"config.model.kernels = 'fused': is for TPUs, and these devices are of the kind "
-            f'{platform}; set --config.model.kernels=plain, whose numbers are the same up to rounding.'
+            f"config.model.kernels = 'fused': is for TPUs and NVIDIA GPUs, and these devices are of the "
+            f'kind {platform}; set --config.model.kernels=plain, whose numbers are the same up to '
+            'rounding.'
         )
 
 

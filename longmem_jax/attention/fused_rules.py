@@ -9,8 +9,8 @@ from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.contract import Fields
 from longmem_jax.errors import UsageError
-from longmem_jax.kernels.tpu.fused_attention import ByDistance, attend_fused, draw_seeds
-from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
+from longmem_jax.kernels.fused_attention import ByDistance, attend_fused, draw_seeds
+from longmem_jax.kernels.fused_plan import NEVER_SINCE
 
 # Positions that add something to single keys, not by distance.
 POSITIONS_WITHOUT = ('alibi_beyond',)

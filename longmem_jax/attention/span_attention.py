@@ -17,9 +17,9 @@ from longmem_jax.attention import near_positions
 from longmem_jax.attention.ramp import ramp_mask
 from longmem_jax.attention.self_attention import write_at
 from longmem_jax.attention.weight_dropout import factor_by_number
+from longmem_jax.kernels import fused_spans
 from longmem_jax.kernels.attention_products import RunningMix, dot, empty_mix, mix, weights_of
-from longmem_jax.kernels.tpu import fused_spans
-from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
+from longmem_jax.kernels.fused_plan import NEVER_SINCE
 from longmem_jax.layers.positions import following
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.switching import bound, switch

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -17,8 +18,8 @@ from longmem_jax.attention import fused_rules
 from longmem_jax.attention.rules import RelativeTable, Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
+from longmem_jax.kernels import fused_attention, fused_devices, fused_plan
 from longmem_jax.kernels.attention_products import mix
-from longmem_jax.kernels.tpu import fused_attention, fused_blocks
 from tests.kernels.interpreted import interpret, normal
 
 BATCH, HEADS, WIDTH = 2, 2, 8
@@ -26,10 +27,10 @@ LENGTH, MEMORY = 21, 30  # no multiples of blocks
 SLOW = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
+@pytest.fixture(autouse=True, params=['tpu', 'cuda'])
+def small_blocks(monkeypatch, request):
     """Several blocks of queries and of keys, the last ones not full; the interpreter runs them."""
-    interpret(monkeypatch, fused_attention, BLOCK_QUERIES=8, BLOCK_KEYS=16)
+    interpret(monkeypatch, fused_attention, request.param, BLOCK_QUERIES=8, BLOCK_KEYS=16)
 
 
 def vectors(kv_heads=HEADS, keys=LENGTH + MEMORY):
@@ -113,7 +114,7 @@ def spans_case(per_lane):
     """`since`, `until`, `remaining` of keys that expire, per lane or per head; lane 1 has none old."""
     index = jnp.arange(LENGTH + MEMORY, dtype=jnp.int32)[None] - MEMORY
     first = jnp.asarray([[-MEMORY], [0]], jnp.int32)
-    since = jnp.where(index >= first, index + 1, fused_blocks.NEVER_SINCE)
+    since = jnp.where(index >= first, index + 1, fused_plan.NEVER_SINCE)
     until = index + 40
     span = jax.random.uniform(jax.random.key(6), (BATCH, 1, LENGTH + MEMORY), maxval=60.0)
     if not per_lane:
@@ -143,7 +144,7 @@ def test_soft_masks_and_near_positions(per_lane):
         soft = jnp.clip((remaining[:, :, None] - query) / ramp + 1, 0, 1)
         seen = (query >= since[:, None]) & (query < until[:, None])
         factor = jax.vmap(
-            jax.vmap(lambda seed: fused_blocks.dropout_factor(rate, seed, query, numbers[None]))
+            jax.vmap(lambda seed: fused_plan.dropout_factor(rate, seed, query, numbers[None]))
         )(seeds)
         return mix(scores, values, seen[:, None], jnp.broadcast_to(soft, scores.shape), factor)
 
@@ -171,7 +172,7 @@ def test_soft_masks_and_near_positions(per_lane):
 def test_dropout_drops_its_share_without_a_pattern():
     query = jnp.arange(300, dtype=jnp.int32)[:, None]
     key = jnp.arange(400, dtype=jnp.int32)[None]
-    factors = [fused_blocks.dropout_factor(0.3, jnp.int32(seed), query, key) for seed in (0, 1)]
+    factors = [fused_plan.dropout_factor(0.3, jnp.int32(seed), query, key) for seed in (0, 1)]
     kept = np.asarray(factors) > 0
     np.testing.assert_allclose(np.asarray(factors)[kept], 1 / 0.7, rtol=1e-6)
     assert abs(kept.mean() - 0.7) < 0.005
@@ -247,6 +248,28 @@ def test_rules_that_it_does_not_have_are_refused():
     }.items():
         with pytest.raises(UsageError, match=f"has no {name}.*kernels='plain'"):
             fused_rules.attend(queries, keys, values, rules)
+
+
+def test_is_lowered_for_gpus(monkeypatch):
+    """Forwards and backwards in Triton, bfloat16; no GPU is needed."""
+    monkeypatch.setattr(fused_devices, 'INTERPRETED', '')
+    monkeypatch.setattr(fused_attention, 'BLOCK_QUERIES', 128)
+    vectors = [jax.ShapeDtypeStruct((2, 2, 300, 48), jnp.bfloat16)] * 4
+    table = jax.ShapeDtypeStruct((2, 300, 48), jnp.bfloat16)
+
+    def value(queries, keys, values, positions, table):
+        rules = Rules(offset=0, window=200, relative=RelativeTable(positions, table))
+        dropout = WeightDropout(jax.random.key(0), 0.1)
+        return fused_rules.attend(queries, keys, values, rules, dropout).sum(dtype=jnp.float32)
+
+    step = jax.jit(jax.grad(value, (0, 1, 2, 3, 4)))
+    program = step.trace(*vectors, table).lower(lowering_platforms=('cuda',)).as_text()
+    found = re.findall(r'name = "(fused_attention_\w+)"', program)
+    assert sorted(found) == [
+        'fused_attention_forward',
+        'fused_attention_keys',
+        'fused_attention_queries',
+    ]
 
 
 @SLOW

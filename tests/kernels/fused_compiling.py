@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.commands.compile import find_topology
-from longmem_jax.kernels.tpu import fused_attention, fused_blocks, fused_search
+from longmem_jax.kernels import fused_attention, fused_plan
+from longmem_jax.kernels.tpu import fused_search
 
 BATCH, HEADS, KEY_HEADS, LENGTH, MEMORY, WIDTH = 4, 8, 4, 900, 1900, 64  # no multiples of blocks
 
@@ -21,7 +22,7 @@ def value(queries, keys, table, bias, remaining, seeds):
         keys,
         keys,
         since=index,
-        until=jnp.full_like(index, fused_blocks.NEVER_SINCE),
+        until=jnp.full_like(index, fused_plan.NEVER_SINCE),
         by_distance=fused_attention.ByDistance(MEMORY, queries, table, bias),
         remaining=remaining,
         ramp=100,

@@ -2,12 +2,12 @@
 
 import jax
 
-from longmem_jax.kernels.tpu import fused_devices
+from longmem_jax.kernels import fused_devices
 
 
-def interpret(monkeypatch, module, **sizes):
-    """The interpreter runs the kernels of `module`, with blocks of these sizes."""
-    monkeypatch.setattr(fused_devices, 'INTERPRETED', True)
+def interpret(monkeypatch, module, platform='tpu', **sizes):
+    """The interpreter runs the kernels of a platform; blocks of `module` have these sizes."""
+    monkeypatch.setattr(fused_devices, 'INTERPRETED', platform)
     for name, size in sizes.items():
         monkeypatch.setattr(module, name, size)
 

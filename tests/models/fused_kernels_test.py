@@ -15,7 +15,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.stream import read_open_segment
-from longmem_jax.kernels.tpu import fused_attention, fused_search
+from longmem_jax.kernels import fused_attention
+from longmem_jax.kernels.tpu import fused_search
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import read_segments
@@ -35,11 +36,13 @@ NAMES = [
 ]
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
+@pytest.fixture(params=['tpu', pytest.param('cuda', marks=pytest.mark.slow)])
+def small_blocks(monkeypatch, request):
     """The memory of the toys has more than one block; the interpreter runs the kernels."""
-    interpret(monkeypatch, fused_attention, BLOCK_QUERIES=8, BLOCK_KEYS=8)
-    interpret(monkeypatch, fused_search, BLOCK_QUERIES=8, BLOCK_ROWS=8)
+    if request.param == 'cuda' and 'memorizing' in request.node.name:
+        pytest.skip('the search has no kernel for GPUs')
+    interpret(monkeypatch, fused_attention, request.param, BLOCK_QUERIES=8, BLOCK_KEYS=8)
+    interpret(monkeypatch, fused_search, request.param, BLOCK_QUERIES=8, BLOCK_ROWS=8)
 
 
 def uneven(params):
@@ -189,11 +192,15 @@ def test_problems_say_who_has_it():
 def test_other_devices_are_refused_before_anything_compiles():
     experiment = Experiment(a_config(), None, make_mesh(dict(data=8)))
     for name in ('model', 'evaluation_model'):
-        with pytest.raises(UsageError, match='is for TPUs.* cpu; set --config.model.kernels=plain'):
+        with pytest.raises(
+            UsageError, match='is for TPUs and NVIDIA GPUs.* cpu; set --config.model.kernels=plain'
+        ):
             getattr(experiment, name)
 
 
-REFUSED = r"kernels = 'fused': is for TPUs, and .* the platform cpu; set kernels='plain'"
+REFUSED = (
+    r"kernels = 'fused': is for TPUs and NVIDIA GPUs, and .* the platform cpu; set kernels='plain'"
+)
 
 
 @pytest.mark.parametrize('compiled', [False, True])

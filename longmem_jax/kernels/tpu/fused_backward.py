@@ -11,10 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.kernels import fused_plan
+from longmem_jax.kernels.fused_plan import Inputs, Plan
+from longmem_jax.kernels.pallas import pl, pltpu
 from longmem_jax.kernels.tpu import fused_blocks as blocks
-from longmem_jax.kernels.tpu.fused_blocks import Inputs, Plan
 from longmem_jax.kernels.tpu.fused_forward import VMEM_LIMIT, scores, specs
-from longmem_jax.kernels.tpu.pallas import pl, pltpu
 
 
 def _kernel(*given: Any, plan: Plan, names: list[str], outputs: list[str], dropped: bool) -> None:
@@ -55,9 +56,9 @@ def _kernel(*given: Any, plan: Plan, names: list[str], outputs: list[str], dropp
         height = plan.block_queries
         rows = pl.ds(pl.multiple_of(query_block * height, height), height)
         columns = refs['columns'][...]
-        seen = blocks.seen(columns, queries)
+        seen = fused_plan.seen(columns, queries)
         if plan.ramp:
-            soft, slope = blocks.soft_mask(refs['remaining'][...], queries, plan.ramp)
+            soft, slope = fused_plan.soft_mask(refs['remaining'][...], queries, plan.ramp)
             seen = seen & (soft > 0)
 
         def by_query(name: str) -> jax.Array:
@@ -70,7 +71,7 @@ def _kernel(*given: Any, plan: Plan, names: list[str], outputs: list[str], dropp
         to_weights = blocks.product(gradient, values, (1, 1))
         if dropped:
             seed = seeds[lane * plan.num_heads + head]
-            factor = blocks.dropout_factor(plan.dropout, seed, queries, columns[2:3])
+            factor = fused_plan.dropout_factor(plan.dropout, seed, queries, columns[2:3])
             to_weights = to_weights * factor
             dropped_weights = weights * factor
         else:

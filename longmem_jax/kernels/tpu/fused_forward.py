@@ -10,10 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.kernels import fused_plan
+from longmem_jax.kernels.attention_products import EPSILON
+from longmem_jax.kernels.fused_plan import Inputs, Plan
+from longmem_jax.kernels.pallas import pl, pltpu
 from longmem_jax.kernels.tpu import fused_blocks as blocks
 from longmem_jax.kernels.tpu import fused_softmax as softmax
-from longmem_jax.kernels.tpu.fused_blocks import EPSILON, Inputs, Plan
-from longmem_jax.kernels.tpu.pallas import pl, pltpu
 
 VMEM_LIMIT = (
     64 * 2**20
@@ -119,9 +121,9 @@ def _kernel(*given: Any, plan: Plan, names: list[str], dropped: bool) -> None:
         scores(refs, plan, query_block, key_block, refs['scores'])
         queries = blocks.query_numbers(plan, query_block)
         columns = refs['columns'][...]
-        seen = blocks.seen(columns, queries)
+        seen = fused_plan.seen(columns, queries)
         if plan.ramp:
-            soft, _ = blocks.soft_mask(refs['remaining'][...], queries, plan.ramp)
+            soft, _ = fused_plan.soft_mask(refs['remaining'][...], queries, plan.ramp)
             seen = seen & (soft > 0)
         weights, decay = softmax.weigh(refs, refs['scores'][...], seen)
         added = weights.sum(axis=1, keepdims=True)
@@ -131,7 +133,7 @@ def _kernel(*given: Any, plan: Plan, names: list[str], dropped: bool) -> None:
             added = weights.sum(axis=1, keepdims=True) + EPSILON * added
         if dropped:
             seed = seeds[lane * plan.num_heads + head]
-            weights = weights * blocks.dropout_factor(plan.dropout, seed, queries, columns[2:3])
+            weights = weights * fused_plan.dropout_factor(plan.dropout, seed, queries, columns[2:3])
         softmax.add(refs, decay, added, weights, refs['values'][...])
 
     @pl.when(key_block == plan.blocks[1] - 1)

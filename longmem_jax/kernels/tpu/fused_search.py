@@ -20,13 +20,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.kernels.attention_products import NEVER
 from longmem_jax.kernels.float_order import as_floats, as_integers
+from longmem_jax.kernels.fused_devices import compiled, on_devices
+from longmem_jax.kernels.fused_plan import LANES
+from longmem_jax.kernels.pallas import pl, pltpu
 from longmem_jax.kernels.tpu import fused_blocks as blocks
 from longmem_jax.kernels.tpu import fused_softmax as softmax
-from longmem_jax.kernels.tpu.fused_blocks import LANES, NEVER
-from longmem_jax.kernels.tpu.fused_devices import compiled, on_devices
 from longmem_jax.kernels.tpu.fused_forward import VMEM_LIMIT
-from longmem_jax.kernels.tpu.pallas import pl, pltpu
 
 BLOCK_QUERIES, BLOCK_ROWS = 512, 512
 LEVELS = 3
@@ -90,18 +91,23 @@ def _local(plan: Plan, queries: Any, keys: Any, values: Any, count: Any) -> jax.
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(plan: Plan, *arrays: jax.Array) -> jax.Array:
-    return compiled(_forward, plan, *arrays)[0]
+    return compiled({'tpu': _forward}, plan, *arrays)[0]
 
 
 def _attend_forward(plan: Plan, *arrays: jax.Array) -> tuple[jax.Array, Any]:
-    found = compiled(_forward, plan, *arrays)
+    found = compiled({'tpu': _forward}, plan, *arrays)
     return found[0], (arrays, found)
 
 
 def _attend_backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[Any, ...]:
     arrays, (out, sums, limits) = residuals
     means = (gradient.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1)[:, :, None]
-    return compiled(_backward, plan, *arrays, gradient, sums, means, limits), None, None, None
+    return (
+        compiled({'tpu': _backward}, plan, *arrays, gradient, sums, means, limits),
+        None,
+        None,
+        None,
+    )
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

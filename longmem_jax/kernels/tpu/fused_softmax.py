@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.kernels.attention_products import NEVER
 from longmem_jax.kernels.tpu import fused_blocks as blocks
-from longmem_jax.kernels.tpu.fused_blocks import NEVER
 
 
 def begin(refs: dict[str, Any]) -> None:

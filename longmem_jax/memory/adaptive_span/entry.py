@@ -4,7 +4,7 @@ from typing import Any
 
 from longmem_jax.attention import near_positions
 from longmem_jax.contract import STARTS, Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
-from longmem_jax.kernels.tpu import fused_spans
+from longmem_jax.kernels import fused_spans
 from longmem_jax.memory.adaptive_span.layer import AdaptiveSpan
 from longmem_jax.memory.adaptive_span.view import held, read
 from longmem_jax.problems import at_least, between, one_of

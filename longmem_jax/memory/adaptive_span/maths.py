@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.ramp import ramp_mask
 from longmem_jax.attention.span_attention import KeySpans
 from longmem_jax.attention.window import push
-from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
+from longmem_jax.kernels.fused_plan import NEVER_SINCE
 
 
 class AdaptiveSpanState(flax.struct.PyTreeNode):

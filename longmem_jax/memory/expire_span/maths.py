@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.span_attention import LATER, KeySpans
 from longmem_jax.contract import ModelSettings
 from longmem_jax.kernels.attention_products import float32_type
-from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
+from longmem_jax.kernels.fused_plan import NEVER_SINCE
 
 
 class ExpireSpanState(flax.struct.PyTreeNode):

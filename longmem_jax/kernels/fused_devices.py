@@ -1,7 +1,7 @@
-"""Where kernels run: on TPUs, on every device of a mesh for its own lanes and heads.
+"""Where kernels run: on every device of a mesh for its own lanes and heads.
 
-Programs for other devices are refused. Tests set `INTERPRETED`, so that Pallas's interpreter runs the
-kernels there: correct, and far too slow to train.
+Programs for devices that have no kernel are refused. Tests set `INTERPRETED`, so that Pallas's
+interpreter runs the kernels: correct, and far too slow to train.
 """
 
 import dataclasses
@@ -14,11 +14,13 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES
-from longmem_jax.kernels.tpu.only_on_tpus import only_on_tpus
+from longmem_jax.kernels.only_on import only_on
 
-INTERPRETED = False  # whether devices other than TPUs run the kernels, by Pallas's interpreter
+# Platform whose kernels all devices run, by Pallas's interpreter; '' = none.
+INTERPRETED = ''
+NAMES = {'tpu': 'TPUs', 'cuda': 'NVIDIA GPUs'}
 REFUSAL = (
-    "kernels = 'fused': is for TPUs, and this program is for the platform {platform}; set "
+    "kernels = 'fused': is for {known}, and this program is for the platform {{platform}}; set "
     "kernels='plain', whose numbers are the same up to rounding."
 )
 
@@ -73,10 +75,11 @@ def _dividing(mesh: Any, axes: list[str], logical: str, size: int) -> tuple[str,
     return names if names and size % math.prod(mesh.shape[name] for name in names) == 0 else None
 
 
-def compiled(function: Callable[..., Any], plan: Any, *arrays: Any) -> Any:
-    """`function(plan, *arrays)`, compiled for TPUs; see `INTERPRETED` for other devices."""
-    on_tpus = functools.partial(function, plan)
-    if not INTERPRETED:
-        return only_on_tpus(on_tpus, *arrays, message=REFUSAL)
-    interpreted = functools.partial(function, dataclasses.replace(plan, interpret=True))
-    return jax.lax.platform_dependent(*arrays, tpu=on_tpus, default=interpreted)
+def compiled(functions: Mapping[str, Callable[..., Any]], plan: Any, *arrays: Any) -> Any:
+    """`function(plan, *arrays)` of the platform that the program is for; see `INTERPRETED`."""
+    if INTERPRETED in functions:
+        function, plan = functions[INTERPRETED], dataclasses.replace(plan, interpret=True)
+        return function(plan, *arrays)
+    known = ' and '.join(NAMES[platform] for platform in functions)
+    ours = {name: functools.partial(function, plan) for name, function in functions.items()}
+    return only_on(ours, *arrays, message=REFUSAL.format(known=known))

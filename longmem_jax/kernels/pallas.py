@@ -7,6 +7,7 @@ from typing import Any
 if typing.TYPE_CHECKING:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
+    from jax.experimental.pallas import triton
 else:
 
     class _Module:
@@ -19,5 +20,6 @@ else:
             return getattr(importlib.import_module(self._name), name)
 
     pl, pltpu = _Module('jax.experimental.pallas'), _Module('jax.experimental.pallas.tpu')
+    triton = _Module('jax.experimental.pallas.triton')
 
-__all__ = ('pl', 'pltpu')
+__all__ = ('pl', 'pltpu', 'triton')

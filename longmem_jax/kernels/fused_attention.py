@@ -1,4 +1,4 @@
-"""Softmax attention in one kernel for TPUs, whose scores never leave fast memory.
+"""Softmax attention in one kernel, for TPUs and for NVIDIA GPUs, whose scores never leave fast memory.
 
 The same numbers as `attention.attend` and `attention_products.mix` up to rounding. Scores by distance
 (Transformer-XL's table, T5's and ALiBi's biases), windows and the soft masks of learned spans are
@@ -12,11 +12,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.kernels.fused_devices import compiled, on_devices
+from longmem_jax.kernels.fused_plan import LANES, NEVER_SINCE, Inputs, Plan
+from longmem_jax.kernels.gpu import fused_attention as gpu
 from longmem_jax.kernels.tpu.fused_backward import backward
-from longmem_jax.kernels.tpu.fused_blocks import LANES, NEVER_SINCE, Inputs, Plan
-from longmem_jax.kernels.tpu.fused_devices import compiled, on_devices
 from longmem_jax.kernels.tpu.fused_forward import forward
 
+FORWARD = {'tpu': forward, 'cuda': gpu.forward}
+BACKWARD = {'tpu': backward, 'cuda': gpu.backward}
 # Largest blocks: products of this size keep the matrix unit busy, and their scores fit. On TPUs both
 # are multiples of 128.
 BLOCK_QUERIES, BLOCK_KEYS = 256, 512
@@ -198,13 +201,13 @@ def _attend(plan: Plan, inputs: Inputs) -> jax.Array:
 
 
 def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, Any]:
-    out, sums = compiled(forward, plan, inputs)
+    out, sums = compiled(FORWARD, plan, inputs)
     return out, (inputs, out, sums)
 
 
 def _attend_backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[Inputs]:
     inputs, out, sums = residuals
-    found: dict[str, jax.Array] = compiled(backward, plan, inputs, out, sums, gradient)
+    found: dict[str, jax.Array] = compiled(BACKWARD, plan, inputs, out, sums, gradient)
     if plan.group > 1:
         for name in ('keys', 'values'):
             batch, heads, *rest = found[name].shape

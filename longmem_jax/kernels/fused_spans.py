@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.kernels.tpu.fused_attention import ByDistance, attend_fused, draw_seeds
+from longmem_jax.kernels.fused_attention import ByDistance, attend_fused, draw_seeds
 
 
 def no_problem(fields: Any) -> str:
