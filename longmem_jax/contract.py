@@ -26,7 +26,7 @@ Group = tuple[str, float, bool] | tuple[str, float, bool, str]
 BIASES = ('none', 'qkv', 'out', 'all')
 # Initial values of kernels, see `layers.initializers`.
 INITS = ('normal', 'glorot_uniform', 'torch')
-# How attention is computed in training and evaluation: as XLA compiles it, or by one kernel for TPUs.
+# How attention is computed in training and evaluation: as XLA compiles it, or by kernels for TPUs and GPUs.
 KERNELS = ('plain', 'fused')
 # How a document may begin: with no memory, or with zero vectors that are attended to.
 STARTS = ('empty', 'zeros')
@@ -63,7 +63,7 @@ class ModelSettings:
       scale_residual_init: kernels whose results are added to the residual stream, `out` of attention
         and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
       kernels: how whole segments, and the first tokens of an open one, are attended to: 'plain', or
-        'fused' in one kernel for TPUs; tokens one by one are always 'plain'.
+        'fused' in kernels for TPUs and NVIDIA GPUs; tokens one by one are always 'plain'.
       cache_tokens: of layers with a decoder's key-value cache ('full', 'sliding'): tokens that are kept,
         0 = all that they see; in training and --mode=evaluate. Other modes keep what their texts need.
       cache_dtype: dtype of that cache; None = `dtype`.

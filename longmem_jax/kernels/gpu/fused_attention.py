@@ -16,7 +16,8 @@ from longmem_jax.kernels.attention_products import EPSILON, NEVER
 from longmem_jax.kernels.fused_plan import Inputs, Plan
 from longmem_jax.kernels.pallas import pl, triton
 
-BLOCK = 64  # queries, and keys
+BLOCK, SMALLER = 64, 32  # queries, and keys; for vectors that are wider than WIDE
+WIDE = 128
 NARROWEST = 16  # head_dim of Triton's products, which is a power of two
 WARPS, STAGES = 4, 2
 
@@ -85,9 +86,11 @@ class _Call:
 
     def __init__(self, plan: Plan, inputs: Inputs) -> None:
         self.plan, self.inputs = plan, inputs
-        self.queries, self.keys = min(BLOCK, plan.block_queries), min(BLOCK, plan.block_keys)
         self.width = max(NARROWEST, 1 << (inputs.queries.shape[3] - 1).bit_length())
-        self.rows, self.by_distance = None, lambda rows: {}
+        block = BLOCK if self.width <= WIDE else SMALLER
+        self.queries, self.keys = min(block, plan.block_queries), min(block, plan.block_keys)
+        self.rows: jax.Array | None = None
+        self.by_distance: Callable[[jax.Array], dict[str, jax.Array]] = lambda rows: {}
         if inputs.table is not None or inputs.bias is not None:
             self.rows, self.by_distance = _rows_of(inputs)
 
