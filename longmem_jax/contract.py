@@ -26,7 +26,7 @@ Group = tuple[str, float, bool] | tuple[str, float, bool, str]
 BIASES = ('none', 'qkv', 'out', 'all')
 # Initial values of kernels, see `layers.initializers`.
 INITS = ('normal', 'glorot_uniform', 'torch')
-# How attention is computed in training and evaluation: as XLA compiles it, or by kernels for TPUs and GPUs.
+# How attention is computed in training and evaluation: as XLA compiles it, or by kernels of our own.
 KERNELS = ('plain', 'fused')
 # How a document may begin: with no memory, or with zero vectors that are attended to.
 STARTS = ('empty', 'zeros')
