@@ -86,7 +86,7 @@ def test_state_is_computed_at_full_precision(name):
 @pytest.mark.parametrize(
     'name',
     [
-        pytest.param(name, marks=() if name in ('linear', 'delta', 'mamba2') else pytest.mark.slow)
+        pytest.param(name, marks=() if name in ('linear', 'delta') else pytest.mark.slow)
         for name in recurrent.names()
     ],
 )

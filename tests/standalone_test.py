@@ -99,7 +99,10 @@ def test_padding_and_starts_are_the_layers_own_matter(name):
     np.testing.assert_allclose(reset[0], fresh[0], atol=1e-5, err_msg='start did not reset')
 
 
-@pytest.mark.parametrize('name', OWN_CODE)
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in OWN_CODE],
+)
 def test_every_layer_asks_for_the_key_of_its_dropout(name):
     """Whether it is drawn shows without compiling; the next test runs it."""
     layer, x = small(name, dropout=0.5), np.zeros((BATCH, LENGTH, WIDTH), np.float32)

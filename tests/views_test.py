@@ -16,10 +16,13 @@ from longmem_jax.microscope.reading import views_of
 from longmem_jax.models.inspect import glimpses
 from longmem_jax.views import NOWHERE
 from tests import toys
+from tests.conformance_test import FIRST
 from tests.toys import BATCH, LENGTH, SEGMENTS, VOCAB, apply, every_layer, random_segments
 
+# The first entry of every package, as in the conformance suite.
 NAMES = [
-    pytest.param(name, marks=pytest.mark.slow) if ':' in name else name for name in every_layer()
+    pytest.param(name, marks=() if name in FIRST.values() else pytest.mark.slow)
+    for name in every_layer()
 ]
 # One layer, with parameters that have moved; pages of several are in `microscope/inspect_test.py`.
 toy = toys.moved

@@ -126,7 +126,7 @@ def test_cells_are_a_flag(cells, tmp_path, monkeypatch, capsys):
         runs.built(config)  # spans of so few cells can still be learned
 
 
-@pytest.mark.parametrize('task', [corridor.TASK, portal.TASK])
+@pytest.mark.parametrize('task', [corridor.TASK, pytest.param(portal.TASK, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('kind, value', [(spans.FIXED, 8), (spans.ALONE, 8), (spans.LEARNED, 1e-5)])
 def test_agents_with_spans_are_runnable(task, kind, value):
     config = spans.configuration(task, kind, value, 2)

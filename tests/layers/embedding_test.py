@@ -49,8 +49,22 @@ def plain_costs(logits, targets):
     return log_z - logit, log_z, logits.argmax(axis=-1) == targets
 
 
-@pytest.mark.parametrize('dtype, close', [('float32', 1e-5), ('bfloat16', 1e-2)])
-@pytest.mark.parametrize('width, tied', [(16, True), (16, False), (12, True)])
+@pytest.mark.parametrize(
+    'dtype, close, width, tied',
+    [
+        ('float32', 1e-5, 16, True),
+        ('float32', 1e-5, 12, True),
+        ('bfloat16', 1e-2, 16, False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ('float32', 1e-5, 16, False),
+                ('bfloat16', 1e-2, 16, True),
+                ('bfloat16', 1e-2, 12, True),
+            )
+        ),
+    ],
+)
 def test_targets_cost_what_all_logits_say(dtype, close, width, tied):
     """In bfloat16 their logits come from the table itself, and gradients are rounded once."""
     layer = Embedding(
@@ -125,10 +139,24 @@ def tied_loss(params, tokens, cutoffs=(), compiled=True):
     return layer.apply({'params': params}, tokens, method=cost)
 
 
+MESHES = dict(data=4), dict(data=2, fsdp=2), dict(data=2, tensor=2)
+LANES = {'plain': (8, ()), 'undivided': (6, ()), 'clusters': (8, (12, 30))}
+QUICK = (0, 'plain'), (1, 'undivided'), (2, 'clusters')  # every mesh and every kind of lanes once
+
+
 @pytest.mark.parametrize(
-    'lanes, cutoffs', [(8, ()), (6, ()), (8, (12, 30))], ids=['plain', 'undivided', 'clusters']
+    'sizes, lanes, cutoffs',
+    [
+        pytest.param(
+            sizes,
+            *LANES[kind],
+            id=f'sizes{number}-{kind}',
+            marks=() if (number, kind) in QUICK else pytest.mark.slow,
+        )
+        for number, sizes in enumerate(MESHES)
+        for kind in LANES
+    ],
 )
-@pytest.mark.parametrize('sizes', [dict(data=4), dict(data=2, fsdp=2), dict(data=2, tensor=2)])
 def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes, cutoffs):
     """Their uses are added up on every device; lanes that do not divide have the same numbers."""
     mesh = make_mesh(sizes, jax.devices()[:4])

@@ -82,7 +82,9 @@ def check(ring, steps):
 
 
 # Rows that a step replaces are kept: two windows of 23 and 40 rows, all of 12 and of 4.
-@pytest.mark.parametrize('size', [40, 23, 12, 4])
+@pytest.mark.parametrize(
+    'size', [23, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (40, 12))]
+)
 @given(steps=steps)
 @example(steps=WORST)
 @example(steps=WORST + [HALF_FULL] * 2)

@@ -16,7 +16,8 @@ KINDS = [kind for kind in EARLIER if kind != 'none']
 def make(kind):
     module = TokenShift(make_settings(model_config('local'), 9), kind)
     x = jax.random.normal(jax.random.key(0), (2, 9, 16))
-    variables = unbox(module.init(jax.random.key(1), x, module.initial_state(2), jnp.full((2,), 9)))
+    init = jax.jit(module.init)
+    variables = unbox(init(jax.random.key(1), x, module.initial_state(2), jnp.full((2,), 9)))
 
     def run(x, recent, count):
         return module.apply(variables, x, recent, jnp.asarray(count, jnp.int32))

@@ -39,7 +39,8 @@ def made(**fields):
 
     state = layer.initial_state(BATCH)
     segment = Segment(jnp.zeros((BATCH, 4), jnp.int32), jnp.ones((BATCH, 4), bool), None)
-    variables = layer.init(jax.random.key(0), X[:, :4], state, segment, train=False)
+    init = jax.jit(functools.partial(layer.init, train=False))
+    variables = init(jax.random.key(0), X[:, :4], state, segment)
     return layer, jax.tree.map(jnp.asarray, variables), read
 
 

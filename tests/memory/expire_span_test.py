@@ -1,6 +1,5 @@
 """Expire-Span: deletion does not change any output, and deleted memories are gone."""
 
-import functools
 from unittest import mock
 
 import chex
@@ -122,8 +121,12 @@ def test_overflow_is_counted():
         _, state, aux = model.apply({'params': params}, segment, state, train=False)
         return state, aux.metrics
 
-    state = model.apply({'params': params}, BATCH, method='initial_state')
-    state, metrics = read_segments(read, state, segments, jax.random.key(0))
+    @jax.jit
+    def read_all(segments):
+        state = model.apply({'params': params}, BATCH, method='initial_state')
+        return read_segments(read, state, segments, jax.random.key(0))
+
+    state, metrics = read_all(segments)
     assert metrics['dropped'].sum() > 0
     assert state[0].attention.count.max() == 12 - 4
     np.testing.assert_allclose(
@@ -197,7 +200,9 @@ def test_derivative_of_the_ramp_is_that_of_its_parts():
 
     assert np.isin(np.asarray(left), (-4, 0)).sum() == 2
     for mode in (jax.jacfwd, jax.jacrev):
-        found, expected = (mode(mask)(left) for mask in (lambda x: ramp_mask(x, 4), by_parts))
+        found, expected = (
+            jax.jit(mode(mask))(left) for mask in (lambda x: ramp_mask(x, 4), by_parts)
+        )
         np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
@@ -212,6 +217,7 @@ def test_shortening_cuts_what_is_seen_and_nothing_that_is_kept():
     params, segments = lively(), random_segments(segments=5)
     model = changed(shorten=True)
 
+    @jax.jit
     def read_all(share):
         def read(state, segment, key):
             logits, state, _ = model.apply(
@@ -219,7 +225,7 @@ def test_shortening_cuts_what_is_seen_and_nothing_that_is_kept():
             )
             return state, logits
 
-        with mock.patch.object(expire_span, 'draw_shortening', lambda key: jnp.asarray(share)):
+        with mock.patch.object(expire_span, 'draw_shortening', lambda key: share):
             state = model.apply({'params': params}, BATCH, method='initial_state')
             return read_segments(read, state, segments, jax.random.key(0))
 
@@ -260,11 +266,9 @@ def test_layer_drop_leaves_the_block_out_but_writes_its_memory():
     segment = jax.tree.map(lambda leaf: leaf[0], segments)
     model = with_config('expire_span', layer_drop=0.5)
 
-    @functools.partial(jax.jit, static_argnums=0)
+    @jax.jit
     def read(skipped):
-        with mock.patch.object(
-            block_module, 'draw_skipped', lambda key, rate: jnp.asarray(skipped)
-        ):
+        with mock.patch.object(block_module, 'draw_skipped', lambda key, rate: skipped):
             state = model.apply({'params': params}, BATCH, method='initial_state')
             return model.apply(
                 {'params': params}, segment, state, train=True, rngs={'memory': jax.random.key(0)}

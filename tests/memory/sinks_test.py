@@ -59,7 +59,8 @@ def made(overflow):
 
     segment = Segment(jnp.zeros((1, 4), jnp.int32), jnp.ones((1, 4), bool), None)
     state = layer.initial_state(1)
-    first = layer.init(jax.random.key(0), X[:, :4], state, segment, train=False)
+    init = jax.jit(functools.partial(layer.init, train=False))
+    first = init(jax.random.key(0), X[:, :4], state, segment)
     random = np.random.default_rng(1)
     moved = {
         name: jax.tree.map(lambda leaf: leaf + random.normal(size=leaf.shape) / 4, part)
@@ -89,7 +90,7 @@ def rule(tokens):
         X,
         method=lambda layer, x: (layer.projections.keys(x), layer.projections.values(x)),
     )
-    x, states = np.asarray(X[0]), []
+    x, states, step = np.asarray(X[0]), [], jax.jit(delta_rule.step)
     for head in range(HEADS):
         S, shared = jnp.zeros((WIDTH, WIDTH)), head // (HEADS // KV_HEADS)
         for t in tokens:
@@ -97,7 +98,7 @@ def rule(tokens):
             b = 1 / (1 + np.exp(-(x[t] @ gates['write'][:, head])))
             fades = np.logaddexp(0, x[t] @ gates['decay'][:, head] + gates['decay_bias'][head])
             log_a = -np.exp(gates['log_rate'][head]) * fades
-            S, _ = delta_rule.step(S, k, k, values[0, shared, t], b, log_a)
+            S, _ = step(S, k, k, values[0, shared, t], b, log_a)
         states.append(S)
     return jnp.stack(states)
 

@@ -71,7 +71,7 @@ def test_a_mini_batch_is_gradient_descent_by_autodiff(inner):
 def layer_of(inner):
     layer = longmem_jax.TTT(d_model=12, num_heads=2, segment_length=8, inner=inner, chunk=4)
     x = normal(2, 8, 12)
-    return layer, layer.init(jax.random.key(0), x, layer.start(2))
+    return layer, jax.jit(layer.init)(jax.random.key(0), x, layer.start(2))
 
 
 @pytest.mark.parametrize('inner', ['linear', pytest.param('mlp', marks=pytest.mark.slow)])

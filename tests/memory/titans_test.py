@@ -79,7 +79,7 @@ def read(segments, largest_step, **fields):
     layer = longmem_jax.Titans(**SIZES, largest_step=largest_step, **fields)
     x = jax.random.normal(jax.random.key(0), (segments, 2, 16, 16))
     state = layer.start(2)
-    variables = layer.init(jax.random.key(1), x[0], state)
+    variables = jax.jit(layer.init)(jax.random.key(1), x[0], state)
     variables = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf + 20.0 if path[-1].key == 'step_bias' else leaf, variables
     )
@@ -120,7 +120,7 @@ def test_outer_training_stays_finite(muon):
     table = jax.random.normal(jax.random.key(5), (12, 16))
     tokens = jax.random.randint(jax.random.key(6), (200, 2, 8), 0, 12)
     x = table[jnp.concatenate([tokens, tokens], axis=2)]
-    variables = layer.init(jax.random.key(0), x[0], state)
+    variables = jax.jit(layer.init)(jax.random.key(0), x[0], state)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(3e-2))
 
     @jax.jit

@@ -299,13 +299,18 @@ def test_probabilities_by_neighbours_are_probabilities():
 @pytest.mark.parametrize(
     'sizes, block, resident_gib',
     [
-        (dict(data=1), 1000, 1.0),
-        (dict(data=1), 64, 1.0),
         (dict(data=1), 64, 0.0),
         (dict(data=8), 40, 1.0),
-        (dict(data=8), 40, 0.0),
-        (dict(data=2, memory=4), 40, 1.0),
         (dict(data=2, memory=4), 40, 4e-6),  # too large over the memory axis alone
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (dict(data=1), 1000, 1.0),
+                (dict(data=1), 64, 1.0),
+                (dict(data=8), 40, 0.0),
+                (dict(data=2, memory=4), 40, 1.0),
+            )
+        ),
     ],
 )
 def test_search_is_exact(sizes, block, resident_gib):

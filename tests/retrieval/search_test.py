@@ -36,7 +36,14 @@ def of_documents(folder, counts, seed=0):
 
 
 @pytest.mark.parametrize('index', ['exact', 'faiss'])
-@pytest.mark.parametrize('counts, k', [((300,) * 6, 4), ((1500, 3, 2), 4), ((200,), 3)])
+@pytest.mark.parametrize(
+    'counts, k',
+    [
+        pytest.param((300,) * 6, 4, marks=pytest.mark.slow),
+        ((1500, 3, 2), 4),
+        ((200,), 3),
+    ],
+)
 def test_no_row_is_of_the_excluded_document(tmp_path, index, counts, k):
     """All nearest keys are of the query's document, and others lie in other cells."""
     store = of_documents(tmp_path, counts)

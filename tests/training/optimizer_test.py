@@ -208,11 +208,17 @@ def test_accumulation_is_one_step_on_the_mean(name):
     chex.assert_trees_all_close(run(2, gradients, 8), run(1, means, 4), atol=1e-6)
 
 
+GROUPS = ((), (('bias', 0.5, False),), (('bias', 1.0, False, 'adam'),))
+# Of every optimizer all at once; the factored one also by itself, for its size.
+QUICK = {(name, 2, GROUPS[2]) for name in optimizer.NAMES} | {('adafactor', 1, ())}
+
+
 @pytest.mark.parametrize(
     'name, accumulate, groups',
-    itertools.product(
-        optimizer.NAMES, (1, 2), ((), (('bias', 0.5, False),), (('bias', 1.0, False, 'adam'),))
-    ),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(optimizer.NAMES, (1, 2), GROUPS)
+    ],
 )
 def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, groups):
     config = make_config(
@@ -268,7 +274,9 @@ def test_problems_are_named(changes, message):
 
 
 @pytest.mark.parametrize('name', optimizer.NAMES)
-@pytest.mark.parametrize('groups', [(), (('head', 2.0, False, 'sgd'),)])
+@pytest.mark.parametrize(
+    'groups', [pytest.param((), marks=pytest.mark.slow), (('head', 2.0, False, 'sgd'),)]
+)
 def test_updates_are_counted_and_gradients_that_only_accumulate_are_not(name, groups):
     params = make_params()
     gradients = jax.tree.map(np.ones_like, params)

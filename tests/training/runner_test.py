@@ -161,7 +161,7 @@ def test_totals_of_two_parts_are_added_exactly():
     assert found == [10_000_999_700.0, 10_000_999_800.0, 10_000_999_900.0]
 
 
-@pytest.mark.parametrize('kill_at', [1, 6, 7])
+@pytest.mark.parametrize('kill_at', [6, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 7))])
 def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, kill_at, capsys):
     """SIGTERM while a batch is made: the step is taken and saved, the handlers are restored."""
     before = signal.getsignal(signal.SIGTERM)

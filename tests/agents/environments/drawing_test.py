@@ -68,7 +68,9 @@ def test_colours_of_a_picture():
         assert tuple(middle) == drawing.COLOURS[name], name
 
 
-@pytest.mark.parametrize('name', SMALL)
+@pytest.mark.parametrize(
+    'name', [pytest.param(n, marks=() if n == 'corridor' else pytest.mark.slow) for n in SMALL]
+)
 def test_files(name, tmp_path):
     environment = small(name)
     actions = random_actions(environment, jax.random.key(0), (30,))

@@ -115,8 +115,13 @@ def opens():
     [
         dict(rooms=4, size=3, mistakes=2, steps=100),
         dict(rooms=6, size=3, mistakes=2, steps=20),
-        dict(rooms=4, size=3, mistakes=3, steps=21),
-        dict(rooms=3, size=3, mistakes=1, steps=50),
+        *(
+            pytest.param(fields, marks=pytest.mark.slow)
+            for fields in (
+                dict(rooms=4, size=3, mistakes=3, steps=21),
+                dict(rooms=3, size=3, mistakes=1, steps=50),
+            )
+        ),
     ],
     ids=str,
 )
