@@ -10,7 +10,7 @@ from longmem_jax.memory.registry import LAYERS
 from tests.toys import OWN_CODE
 
 BATCH, LENGTH, WIDTH, STEP = 2, 4, 8, 1e-6
-FAST = ('dense', 'transformer_xl', 'infini')
+FAST = ('dense', 'infini')
 
 
 def inner(one, other):

@@ -59,9 +59,11 @@ def test_learning_reads_the_numbers_of_acting(name):
 @pytest.mark.parametrize(
     'name',
     [
-        'transformer_xl',
         'expire_span',
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ('infini', 'compressive')),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ('transformer_xl', 'infini', 'compressive')
+        ),
     ],
 )
 def test_an_episode_that_starts_at_any_place_is_read_like_a_first_one(name):

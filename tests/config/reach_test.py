@@ -63,7 +63,10 @@ def test_pairs_are_asked_for_as_far_back_as_documents_are_long():
 
 @pytest.mark.parametrize(
     'memory, fields',
-    [('transformer_xl', dict(memory_length=100)), ('infinity_former', dict(tau=0.5))],
+    [
+        ('transformer_xl', dict(memory_length=100)),
+        pytest.param('infinity_former', dict(tau=0.5), marks=pytest.mark.slow),
+    ],
 )
 def test_training_begins_with_the_warning(tmp_path, memory, fields):
     config = recall.get_config(f'tiny,memory={memory}')

@@ -15,8 +15,7 @@ from tests.toys import LENGTH, VOCAB, run, toy
 
 MEMORIES = (
     'transformer_xl',
-    'infini',
-    pytest.param('memory_tokens', marks=pytest.mark.slow),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ('infini', 'memory_tokens')),
 )
 SEGMENTS = 12  # of the longest text with its continuation
 

@@ -10,6 +10,7 @@ from longmem_jax.kernels.cpu.top_k import top_k
 
 # One comparison, groups, groups of groups, groups that are filled up, a k that is too large for them.
 SIZES = [(1, 1), (5, 3), (40, 40), (128, 32), (130, 5), (512, 32), (1000, 64), (3000, 2), (300, 70)]
+QUICK = (1, 1), (40, 40), (130, 5), (1000, 64), (300, 70)
 SPECIAL = np.asarray([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38], np.float32)
 
 
@@ -30,7 +31,10 @@ def assert_same(found, wanted):
     assert found[1].dtype == jnp.int32
 
 
-@pytest.mark.parametrize('number, k', SIZES)
+@pytest.mark.parametrize(
+    'number, k',
+    [pytest.param(*size, marks=() if size in QUICK else pytest.mark.slow) for size in SIZES],
+)
 def test_the_same_as_the_sort_of_the_library(number, k):
     """Rows of normal numbers, with many ties, and with NaN, infinities and zeros of both signs."""
     find = jax.jit(lambda scores: (top_k(scores, k), jax.lax.top_k(scores, k)))

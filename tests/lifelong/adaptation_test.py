@@ -100,7 +100,7 @@ def test_any_chunk_gives_the_same_numbers():
         np.testing.assert_allclose(found, wanted, atol=3e-5, err_msg=f'chunk {chunk}')
 
 
-@pytest.mark.parametrize('part', ['all', 'head'])
+@pytest.mark.parametrize('part', ['all', pytest.param('head', marks=pytest.mark.slow)])
 def test_meta_gradients(part):
     """Second order against differences of the float64 loss, first order against its formula."""
     names = toy.NAMES if part == 'all' else toy.NAMES[3:]

@@ -170,7 +170,14 @@ def test_without_a_memory_it_is_sequential(name):
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize('name, rows', [('replay', 6), ('mbpa_plus', 6), ('meta_mbpa', 6)])
+@pytest.mark.parametrize(
+    'name, rows',
+    [
+        pytest.param('replay', 6, marks=pytest.mark.slow),
+        ('mbpa_plus', 6),
+        pytest.param('meta_mbpa', 6, marks=pytest.mark.slow),
+    ],
+)
 def test_replays_are_as_scheduled(name, rows):
     learner = made(name)
     _, metrics = read(learner)

@@ -103,7 +103,10 @@ def test_the_layer_is_its_formula(name):
 
 
 @pytest.mark.parametrize('name', CASES)
-@pytest.mark.parametrize('lengths', [(1,) * TOKENS, (3, 16, 10), (29,)])
+@pytest.mark.parametrize(
+    'lengths',
+    [(3, 16, 10), *(pytest.param(n, marks=pytest.mark.slow) for n in ((1,) * TOKENS, (29,)))],
+)
 def test_segments_of_any_length_give_the_same(name, lengths):
     """A token sees the same blocks wherever segments end, also when the oldest ones are dropped."""
     wanted, state = read_all((10, 10, 9), **CASES[name])

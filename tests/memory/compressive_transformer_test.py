@@ -119,9 +119,9 @@ def losses(model, params, segments):
 @pytest.mark.parametrize('kind', ['attention', 'autoencoding'])
 def test_only_the_compression_learns_from_reconstruction(kind):
     fields = LAYERS['compressive'].small() | dict(reconstruction=kind)
-    model = with_config('compressive', compressive=fields)
+    model = with_config('compressive', layers=1, compressive=fields)
     if kind == 'attention':
-        _, params = toy('compressive')
+        _, params = toy('compressive', layers=1)
     else:
         params = parameters(model, 1)
     segments = random_segments()
@@ -136,7 +136,7 @@ def test_only_the_compression_learns_from_reconstruction(kind):
 
 def test_usage_is_the_attention_received():
     """Weights from the derivative trick sum to one per query over everything it sees."""
-    model, params = toy('compressive:most_used')
+    model, params = toy('compressive:most_used', layers=1)
     segments = random_segments(segments=4)
     _, states = run(model, params, segments)
     usage = np.asarray(states[0].attention.usage)
@@ -148,18 +148,14 @@ def test_usage_is_the_attention_received():
 
 def test_compression_by_max_is_a_loop_over_the_stream():
     fields = LAYERS['compressive'].small() | dict(compression='max', reconstruction='none')
-    model = with_config('compressive', compressive=fields)
-    _, params = toy('compressive')
-    for block in ('block_0', 'block_1'):
-        params = params | {
-            block: params[block]
-            | {
-                'attention': {
-                    'projections': params[block]['attention']['projections'],
-                    'layer': {'attention': params[block]['attention']['layer']['attention']},
-                }
-            }
-        }
+    model = with_config('compressive', layers=1, compressive=fields)
+    _, params = toy('compressive', layers=1)
+    full = params['block_0']['attention']
+    attention = {
+        'projections': full['projections'],
+        'layer': {'attention': full['layer']['attention']},
+    }
+    params = params | {'block_0': params['block_0'] | {'attention': attention}}
     segments = random_segments(segments=5)
     _, states = run(model, params, segments)
     state, rate = states[0].attention, fields['rate']

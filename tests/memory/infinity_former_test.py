@@ -176,7 +176,7 @@ def test_formulas_for_gaussians_are_refused_for_parabolas(kind):
         continuous.kl_divergence(half, half, 0.1, kind, 'parabola')
 
 
-@pytest.mark.parametrize('number', [3, 7])
+@pytest.mark.parametrize('number', [pytest.param(3, marks=pytest.mark.slow), 7])
 def test_kl_is_averaged_over_queries_that_have_a_memory(number):
     """With equal densities it is the same for any length, with empty memories and padding."""
     fields = dict(biases=True, kl='true', sigma_0=0.1)
@@ -286,8 +286,8 @@ def test_places_are_drawn_inside_the_bins():
 def test_what_is_written_does_not_depend_on_the_scale_of_the_residual_stream(normalized):
     """In a pre-norm model; without `normalize_written` it does."""
     fields = LAYERS['infinity_former'].small() | dict(normalize_written=normalized, sticky='none')
-    model = with_config('infinity_former', infinity_former=fields)
-    _, params = toy('infinity_former')
+    model = with_config('infinity_former', layers=1, infinity_former=fields)
+    _, params = toy('infinity_former', layers=1)
     segments = random_segments(segments=3)
 
     def written(scale):
@@ -303,8 +303,8 @@ def test_what_is_written_does_not_depend_on_the_scale_of_the_residual_stream(nor
 def stored(**fields):
     """Vectors in memory after each of 6 segments, one lane."""
     fields = LAYERS['infinity_former'].small() | fields
-    model = with_config('infinity_former', infinity_former=fields)
-    _, params = toy('infinity_former')
+    model = with_config('infinity_former', layers=1, infinity_former=fields)
+    _, params = toy('infinity_former', layers=1)
     _, states = run(model, params, random_segments(segments=6))
     return np.asarray(states[0].attention.long.stored[:, 0]).tolist()
 
@@ -321,7 +321,7 @@ def test_thresholds():
 
 
 def test_the_gate_learns_from_the_segment_that_first_reads():
-    model, params = toy('infinity_former')
+    model, params = toy('infinity_former', layers=1)
     segments = random_segments(segments=4)
     _, states = run(model, params, segments)
     state = jax.tree.map(lambda leaf: leaf[1], states)
@@ -336,7 +336,7 @@ def test_the_gate_learns_from_the_segment_that_first_reads():
 
 
 def test_mass_counts_all_heads_and_queries():
-    model, params = toy('infinity_former')
+    model, params = toy('infinity_former', layers=1)
     _, states = run(model, params, random_segments(segments=4))
     mass = np.asarray(states[0].attention.long.mass)
     assert mass[1].max() == 0.0  # nothing was there to look at

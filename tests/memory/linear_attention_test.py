@@ -18,7 +18,7 @@ from tests.toys import parameters, random_segments, run, toy, with_config
 
 @pytest.mark.parametrize('name', ['linear', pytest.param('memsizer', marks=pytest.mark.slow)])
 def test_carried_sums_make_segments_one_sequence(name):
-    model, params = toy(name)
+    model, params = toy(name, layers=1)
     segments = random_segments(segments=4)
     logits, _ = run(model, params, segments)
     whole = jax.tree.map(
@@ -28,7 +28,7 @@ def test_carried_sums_make_segments_one_sequence(name):
     longer = longer.reshape(2, 4, -1, longer.shape[-1]).swapaxes(0, 1)
     np.testing.assert_allclose(logits, longer, atol=2e-5)
     apart = dict(model.config[name].to_dict(), carry=False)
-    apart, _ = run(with_config(name, **{name: apart}), params, segments)
+    apart, _ = run(with_config(name, layers=1, **{name: apart}), params, segments)
     np.testing.assert_allclose(apart[0], logits[0], atol=1e-5)
     assert np.abs(apart[1:] - logits[1:]).max() > 1e-3
 

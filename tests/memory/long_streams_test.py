@@ -68,7 +68,7 @@ def relative(found, wanted):
     return np.abs(np.asarray(found, np.float64) - wanted).max() / np.abs(wanted).max()
 
 
-@pytest.mark.parametrize('rule', ['linear', 'delta'])
+@pytest.mark.parametrize('rule', [pytest.param('linear', marks=pytest.mark.slow), 'delta'])
 def test_infini_after_a_long_stream(rule):
     """20,000 tokens: sums in bfloat16 would have stopped growing after some hundreds."""
     layer = InfiniAttention(settings(10), identity, None, rule=rule)

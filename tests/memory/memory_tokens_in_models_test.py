@@ -97,14 +97,14 @@ def test_leading_tokens_do_not_see_the_segment(name):
 
 def test_the_released_positions_differ_only_where_tokens_look_ahead():
     """One memory token never looks ahead; with three, the authors' shift changes the logits."""
-    _, params = toy(NAME)
+    _, params = toy(NAME, layers=1)
     segments = random_segments()
     for number, same in ((1, True), (3, False)):
         tokens = jnp.asarray(np.random.default_rng(0).normal(size=(number, 16)), jnp.float32)
         own = params | {'around_0': {'memory_tokens': {'tokens': tokens}}}
         logits = [
             run(
-                with_config(NAME, **fields(num_tokens=number, look_ahead=kind)),
+                with_config(NAME, layers=1, **fields(num_tokens=number, look_ahead=kind)),
                 own,
                 segments,
             )[0]

@@ -25,7 +25,13 @@ WITH_POSITIONS = [
 ]
 
 
-@pytest.mark.parametrize('argument', WITH_POSITIONS)
+@pytest.mark.parametrize(
+    'argument',
+    [
+        pytest.param(argument, marks=pytest.mark.slow if number % 4 else ())
+        for number, argument in enumerate(WITH_POSITIONS)
+    ],
+)
 def test_positions_are_about_as_long_as_tokens(argument):
     model = get_config(argument).model
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, model.vocab_size, (1, LENGTH)))

@@ -325,7 +325,7 @@ def test_search_is_exact(sizes, block, resident_gib):
     np.testing.assert_allclose(found, np.sort(distance, axis=1)[:, :9], rtol=1e-5)
 
 
-@pytest.mark.parametrize('resident_gib', [1.0, 4e-6, 0.0])
+@pytest.mark.parametrize('resident_gib', [pytest.param(1.0, marks=pytest.mark.slow), 4e-6, 0.0])
 def test_keys_stay_on_the_devices_where_they_fit(resident_gib, monkeypatch):
     random = np.random.default_rng(1)
     store = Store(random.normal(size=(333, 12)).astype(np.float32), np.arange(333))

@@ -322,7 +322,10 @@ def test_a_problem_of_the_library_is_not_damage(open_run, mesh, monkeypatch, par
     require_nothing_moved(saver)
 
 
-@pytest.mark.parametrize('keep, kept', [(1, [6, 8]), (2, [6, 8]), (3, [4, 6, 8])])
+@pytest.mark.parametrize(
+    'keep, kept',
+    [(1, [6, 8]), pytest.param(2, [6, 8], marks=pytest.mark.slow), (3, [4, 6, 8])],
+)
 def test_a_checkpoint_that_no_finite_step_followed_pushes_out_no_other(open_run, mesh, keep, kept):
     saver, _ = open_run(keep=keep)
     for step in (2, 4, 6, 8):

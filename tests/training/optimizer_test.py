@@ -188,7 +188,14 @@ def test_a_group_may_have_its_own_optimizer():
     assert decayed['block']['kernel'] == pytest.approx(-0.5 * 1.2, rel=1e-4)
 
 
-@pytest.mark.parametrize('name', optimizer.NAMES)
+# What counts steps is outside of them: one that scales by moments, one that has some of its own.
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=() if name in ('adamw', 'muon') else pytest.mark.slow)
+        for name in optimizer.NAMES
+    ],
+)
 def test_accumulation_is_one_step_on_the_mean(name):
     common = dict(name=name, weight_decay=0.1, clip_norm=1.0, momentum=0.9, schedule='linear')
     params, random = {'kernel': np.full((2, 3), 2, np.float32)}, np.random.default_rng(0)

@@ -246,7 +246,7 @@ def send(name):
     return now
 
 
-@pytest.mark.parametrize('name', ['SIGTERM', 'SIGINT'])
+@pytest.mark.parametrize('name', ['SIGTERM', pytest.param('SIGINT', marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     'call, step, saved',
     [

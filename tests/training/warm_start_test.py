@@ -49,7 +49,7 @@ def filled(name, value):
     """Parameters of the toy of a memory, all of one value; nothing is compiled."""
     model = with_config(name, layers=1)
     shapes = unbox(abstract_parameters(model))
-    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value, leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.full(leaf.shape, value, leaf.dtype)), shapes)
 
 
 def test_every_memory_begins_with_the_attention_of_a_transformer_xl():

@@ -159,7 +159,13 @@ def like_its_own(suite, params, environment, steps):
 
 
 @needs('gymnax', '1.0')
-@pytest.mark.parametrize('task', ['MemoryChain-bsuite', 'UmbrellaChain-bsuite', 'CartPole-v1'])
+@pytest.mark.parametrize(
+    'task',
+    [
+        'MemoryChain-bsuite',
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ('UmbrellaChain-bsuite', 'CartPole-v1')),
+    ],
+)
 def test_gymnax(task):
     suite, params = suites.package('gymnax').make(task)
     environment = registry.build('gymnax', dict(task=task))
