@@ -17,6 +17,7 @@ from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.layers.switching import sizes_below, smallest
 from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.memory.expire_span import maths as expiring
+from longmem_jax.memory.expire_span import writing
 from longmem_jax.memory.expire_span.writing import sizes_to_write
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models import block as block_module
@@ -57,7 +58,7 @@ def test_deleting_equals_never_deleting():
     """Outputs and gradients are those of a memory that keeps everything, in every buffer size."""
     params, segments = lively(), random_segments(segments=8)
     keeping = changed(capacity=200, num_sizes=1)
-    with mock.patch.object(expiring, 'expire', lambda *args: never_expire(*args)):
+    with mock.patch.object(writing, 'expire', never_expire):
         wanted = value_and_gradient(keeping, params, segments)
         _, states = run(keeping, params, segments)
         kept = np.asarray(states[0].attention.count[-1])
