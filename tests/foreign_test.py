@@ -30,6 +30,7 @@ SOURCE = Path(__file__).parent / 'foreign'
 THEIRS = '--config=quickstart:tiny,memory=theirs'
 TASK = (
     '--config.data.source=echo', "--config.data.task={'gap': 40}", '--config.train.num_steps=2',
+    '--config.generate.sample_length=0',
 )  # fmt: skip
 BROKEN = """
 [longmem_jax.memories]

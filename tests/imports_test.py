@@ -65,6 +65,7 @@ def modules():
     return named
 
 
+@functools.cache
 def imports(path):
     """(line, module) of all imports of our modules in a file, also inside functions."""
     known, found = modules(), set()

@@ -178,7 +178,10 @@ def test_asking_changes_nothing(name):
     np.testing.assert_allclose(seen(name)[0][0], plain, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('name', OF_TOKENS)
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=() if n in FIRST.values() else pytest.mark.slow) for n in OF_TOKENS],
+)
 def test_places_are_of_the_tokens_that_were_read(name):
     """Another token changes, in the first layer, only the scores of keys that stand for it."""
     segments, last, changed_some = random_segments(), SEGMENTS - 1, False

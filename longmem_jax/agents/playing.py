@@ -105,7 +105,7 @@ def held(model: Agent, params: Any, rollout: Rollout, steps: int) -> Held:
     """What the memory held in the first episode, of `steps`, of a rollout of one lane from `play`."""
     length, keeps = model.segment_length, keepers(model)
 
-    @functools.partial(jax.jit, static_argnums=2)
+    @jax.jit
     def read(memory: Any, seen: Rollout, part: int) -> Any:
         x = model.apply(
             {'params': params}, seen.observation, seen.action_before, seen.reward_before,

@@ -31,11 +31,16 @@ def text():
     return tokens, np.roll(tokens.ravel(), -1).reshape(tokens.shape)
 
 
-def test_a_text_is_read_as_in_evaluation(text):
+@pytest.fixture(scope='module')
+def full(text):
+    return retrieved.read_text(*toy('memorizing'), *text)
+
+
+def test_a_text_is_read_as_in_evaluation(text, full):
     """Log-probabilities of the model, and entries of earlier segments with the layer's weights."""
     model, params = toy('memorizing')
     inputs, targets = text
-    found = retrieved.read_text(model, params, inputs, targets)
+    found = full
     state, logs = fresh_state(model, params, 1), []
     for tokens, following in zip(inputs, targets, strict=True):
         logits, state, _ = apply(model, params, one_lane(tokens), state)
@@ -50,9 +55,9 @@ def test_a_text_is_read_as_in_evaluation(text):
         assert (found.earlier[number] < start).all() and (found.earlier[number] >= start - 12).all()
 
 
-def test_resetting_the_entries_is_not_resetting_the_cache(text):
+def test_resetting_the_entries_is_not_resetting_the_cache(text, full):
     model, params = toy('memorizing')
-    full, none = (retrieved.read_text(model, params, *text, reset=reset) for reset in (False, True))
+    none = retrieved.read_text(model, params, *text, reset=True)
     assert (none.earlier == -1).all()
     assert np.abs(full.logs - none.logs)[LENGTH:].max() > 1e-4
     # The first layer's cache still changes the second segment.

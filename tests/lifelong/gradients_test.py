@@ -108,7 +108,11 @@ def test_springs():
 
 
 @pytest.mark.parametrize(
-    'batch, every, rate, rest', [(4, 16, 0.5, 2), (5, 17, 0.6, 3), (3, 9, 0.4, 0)]
+    'batch, every, rate, rest',
+    [
+        (5, 17, 0.6, 3),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in ((4, 16, 0.5, 2), (3, 9, 0.4, 0))),
+    ],
 )
 def test_the_released_schedule(batch, every, rate, rest):
     """Reads as the released code counts them, also after a smaller last batch."""

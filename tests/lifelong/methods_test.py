@@ -235,7 +235,7 @@ def test_the_key_network_is_never_trained():
     np.testing.assert_allclose(state.memory.keys, keys, atol=1e-6)  # those of no trained encoder
 
 
-@pytest.mark.parametrize('name', ['mbpa', 'mbpa_random'])
+@pytest.mark.parametrize('name', ['mbpa', pytest.param('mbpa_random', marks=pytest.mark.slow)])
 def test_answers_are_those_of_parameters_adapted_to_the_neighbours(name):
     """Each from the trained parameters, written out in float64."""
     learner = made(name, write='random', write_rate=1.0, key_type='float32')

@@ -150,7 +150,9 @@ def test_no_memory_is_an_encoder_alone():
     np.testing.assert_array_equal(difference[2:], 0)
 
 
-@pytest.mark.parametrize('name', ['memformer', 'memformer:joint'])
+@pytest.mark.parametrize(
+    'name', ['memformer', pytest.param('memformer:joint', marks=pytest.mark.slow)]
+)
 def test_slots_are_written_only_by_tokens(name):
     model, params = toy(name)
     state = fresh_state(model, params, BATCH)
