@@ -95,14 +95,17 @@ def test_a_token_sees_its_window():
 def streamed(config, params, tokens, length):
     """Logits of tokens [1, n], read one by one."""
     model = make_model(config, length)
-    state = model.apply({'params': params}, 1, method='initial_state')
 
     def body(stream, token):
         logits, stream = read_token(model, params, token, stream)
         return stream, logits
 
-    first = open_stream(model, params, state, 1)
-    return jax.jit(lambda: jax.lax.scan(body, first, tokens.T))()[1].swapaxes(0, 1)
+    @jax.jit
+    def read_all():
+        state = model.apply({'params': params}, 1, method='initial_state')
+        return jax.lax.scan(body, open_stream(model, params, state, 1), tokens.T)[1]
+
+    return read_all().swapaxes(0, 1)
 
 
 def test_a_cache_that_holds_the_text_is_enough():

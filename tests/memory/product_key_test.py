@@ -19,7 +19,7 @@ from tests.toys import apply, random_segments, toy
 find = jax.jit(product_key.find, static_argnums=(2, 3))
 
 
-@given(st.integers(0, 9), st.integers(1, 5), st.booleans())
+@given(st.integers(0, 9), st.sampled_from([1, 4]), st.booleans())  # every k is a program
 def test_the_best_pairs_are_found(seed, k, normalized):
     random = np.random.default_rng(seed)
     queries = jnp.asarray(random.normal(size=(7, 2, 8)), jnp.float32)
