@@ -57,9 +57,11 @@ def test_layers_without_the_memory_keep_the_first_tokens():
 @pytest.mark.parametrize(
     'memory',
     [
-        'transformer_xl',  # a bias
         'infini',  # a gate
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ('compressive', 'memorizing')),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ('transformer_xl', 'compressive', 'memorizing')  # of the first, a bias
+        ),
     ],
 )
 def test_what_is_stored_is_nearly_shut_at_first_and_opens_soon(memory):
