@@ -49,15 +49,21 @@ class UsageError(ValueError):
 
 
 @contextlib.contextmanager
-def require_extra(name: str) -> Iterator[None]:
-    """Imports what needs packages of an extra; raises `UsageError` with the extra if one is missing."""
+def require_extra(name: str, asker: str = '') -> Iterator[None]:
+    """Imports what needs packages of an extra; raises `UsageError` with the extra if one is missing.
+
+    `asker`: what was given that needs them, for the message.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or '').startswith('longmem_jax'):
             raise
+        missing = (
+            f'needs the package {error.name}' if asker else f'The package {error.name} is missing'
+        )
         raise UsageError(
-            f"The package {error.name} is missing: pip install 'longmem_jax[{name}]'."
+            f"{asker} {missing}: pip install 'longmem_jax[{name}]'.".lstrip()
         ) from error
 
 

@@ -3,6 +3,7 @@
 import configparser
 import functools
 import importlib.metadata
+import itertools
 import os
 import shutil
 import subprocess
@@ -132,13 +133,17 @@ def needed(requirements):
 
 
 def required(installed, extra=''):
-    """Requirements of the wheel, without extras or with one."""
+    """Requirements of the wheel, without extras or with one and those that it has in turn."""
     metadata = importlib.metadata.Distribution.at(next(installed.glob('*.dist-info')))
-    lines = map(Requirement, metadata.requires)
-    return [
-        line.name for line in lines
-        if line.marker is None or line.marker.evaluate({'extra': extra})
-    ]  # fmt: skip
+    found = []
+    for line in map(Requirement, metadata.requires):
+        if line.marker is None or line.marker.evaluate({'extra': extra}):
+            ours = canonicalize_name(line.name) == 'longmem-jax'
+            inside = (
+                [required(installed, other) for other in line.extras] if ours else [[line.name]]
+            )
+            found += itertools.chain.from_iterable(inside)
+    return found
 
 
 @functools.cache
@@ -164,7 +169,7 @@ def run(installed, folder, hidden, *arguments):
     """Python with the package of the wheel, in an empty folder, and as if without `hidden` packages."""
     site, folder = folder / 'site', folder / 'empty'
     site.mkdir()
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (site / 'sitecustomize.py').write_text(HIDE.replace('{hidden}', repr(hidden)))
     surroundings = os.environ | environment(devices=1)
     surroundings['PYTHONPATH'] = f'{site}{os.pathsep}{installed}'
@@ -197,6 +202,48 @@ def test_the_core_is_enough_for_the_quickstart(installed, core, tmp_path):
     )
     assert (tmp_path / 'empty' / 'run' / 'learning_curve.png').stat().st_size
     assert 'gain by memory' in ended.stdout
+
+
+@pytest.mark.parametrize(
+    'arguments, what',
+    [
+        (['--config.data.path=train.csv'], 'train.csv needs the package pyarrow'),
+        (
+            ['--config.data.source=tfds', '--config.data.name=pg19'],
+            "config.data.name = 'pg19': TFDS needs the package tensorflow_datasets",
+        ),
+    ],
+)
+def test_train_reads_texts_and_names_the_extra_for_the_rest(
+    installed, core, tmp_path, arguments, what
+):
+    """In one line, before anything is compiled."""
+    hidden = others(core)
+    assert {'pyarrow', 'tensorflow_datasets', 'jinja2', 'gguf'} <= hidden, '[train] is too heavy'
+    (tmp_path / 'empty').mkdir()
+    (tmp_path / 'empty' / 'train.csv').write_text('text\na\nb\nc\n')
+    arguments = [
+        '--config=quickstart:tiny',
+        '--workdir=run',
+        '--config.data.source=text',
+        *arguments,
+    ]
+    ended = run(installed, tmp_path, hidden, '-m', 'longmem_jax.main', *arguments)
+    said = f"UsageError: {what}: pip install 'longmem_jax[data]'.\n"
+    assert (ended.returncode, ended.stderr) == (2, said), ended.stderr
+    assert 'Compiling' not in ended.stdout
+
+
+def test_all_has_what_commands_ask_for(installed):
+    """But for what is large, for devices and other tools, or does not go together with the rest."""
+    metadata = importlib.metadata.Distribution.at(next(installed.glob('*.dist-info'))).metadata
+    apart = {'all', 'test', 'docs', 'browser', 'test-torch', 'tfds', 'popgym-arcade', 'craftax'}
+    apart |= {'cuda12', 'tpu', 'tpu-aot'}
+    extras = {*metadata.get_all('Provides-Extra')}
+    assert apart <= extras
+    everything = {*required(installed, 'all')}
+    for extra in extras - apart:
+        assert {*required(installed, extra)} <= everything, extra
 
 
 def test_a_layer_needs_no_extra(installed, tmp_path):

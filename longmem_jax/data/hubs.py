@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 from longmem_jax.data.documents import Document
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, require_extra
 from longmem_jax.untrusted.library import library_errors
 
 TEXT_FIELDS = ('text', 'book_text', 'content', 'document', 'article')
@@ -53,10 +53,12 @@ def tfds_table(name: str, split: str) -> Any:
     """The examples of a TFDS data set; once prepared, it is read without TensorFlow (array_record).
 
     Raises:
-      UsageError: no such set or split, or one that must be prepared and TensorFlow is missing.
+      UsageError: no such set or split, one that must be prepared and TensorFlow is missing, or TFDS
+        itself is missing.
     """
-    import tensorflow_datasets as tfds
-    from array_record.python.array_record_module import ArrayRecordReader
+    with require_extra('data', f'config.data.name = {name!r}: TFDS'):
+        import tensorflow_datasets as tfds
+        from array_record.python.array_record_module import ArrayRecordReader
 
     if not name:
         raise UsageError('config.data.name is empty: set it to a TFDS data set, such as pg19.')
@@ -119,13 +121,8 @@ def huggingface_source(name: str, split: str) -> _Examples:
     Raises:
       UsageError: the package `datasets` is missing, or the set cannot be loaded.
     """
-    try:
+    with require_extra('hf', "config.data.source = 'huggingface'"):
         datasets = importlib.import_module('datasets')
-    except ImportError as error:
-        raise UsageError(
-            "config.data.source = 'huggingface' needs the package datasets: "
-            "pip install 'longmem_jax[hf]'."
-        ) from error
     name, _, field = name.partition(':')
     if not name:
         raise UsageError('config.data.name is empty: set it to a Hugging Face data set.')

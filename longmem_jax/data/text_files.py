@@ -18,7 +18,7 @@ import numpy as np
 from longmem_jax.data.documents import FRACTIONS, SPLITS, Document, require_fractions, split_seeded
 from longmem_jax.data.line_borders import line_borders
 from longmem_jax.data.stored_files import MARK, PACKED, StoredFiles, read_whole
-from longmem_jax.errors import UsageError, nearest
+from longmem_jax.errors import UsageError, nearest, require_extra
 
 NAMES = {
     'train': ('train', 'training'),
@@ -166,7 +166,8 @@ class TextFiles:
         self._parts: list[tuple[Path, np.ndarray | None]] = []
         for file in [root] if root.is_file() else find_files(root, split, fractions):
             if kind_of(file) in TABLES:
-                from longmem_jax.data.tables import Table  # pyarrow takes long to import
+                with require_extra('data', str(file)):
+                    from longmem_jax.data.tables import Table  # pyarrow takes long to import
 
                 self._tables[file] = Table(file, field)
                 rows = np.arange(len(self._tables[file]))

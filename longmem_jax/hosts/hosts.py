@@ -159,7 +159,7 @@ def _fetch(name: str) -> Path:
     except ImportError as error:
         raise UsageError(
             f'{name}: no such folder. To fetch a model of that name from the Hugging Face hub: '
-            "pip install 'longmem_jax[hf]'"
+            "pip install 'longmem_jax[hosts]'"
         ) from error
     try:
         folder = huggingface_hub.snapshot_download(

@@ -206,7 +206,7 @@ def test_what_is_no_name(name):
 
 def test_names_without_the_library_or_network(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-    with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[hf\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[hosts\]'"):
         hosts.find('org/name')
 
     def fails(name, **_):
