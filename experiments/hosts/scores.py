@@ -15,7 +15,7 @@ from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.hosts import export, hosts
+from longmem_jax.hosts import card, export, hosts
 from longmem_jax.hosts.model_fields import set_windows
 from longmem_jax.training.metrics import LN2
 
@@ -54,9 +54,9 @@ def export_plain(folder: Path, output: Path) -> None:
     params, step = run.restore_parameters()
     model = plain_model(run.config.model)
     (tokenizer,) = folder.glob('tokenizer.*.json')
-    card = export.model_card(output.name, model, base_model='', step=step, results={})
+    text = card.model_card(output.name, model, base_model='', step=step, results={})
     files = {'tokenizer.json': tokenizer}
-    export.save(output, model, jax.device_get(params), files=files, card=card)
+    export.save(output, model, jax.device_get(params), files=files, card=text)
     hosts.find(output)
 
 

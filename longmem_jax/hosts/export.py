@@ -7,11 +7,10 @@ memory's parameters are in the same files under names of their own, and `config.
 
 import contextlib
 import functools
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from longmem_jax.hosts.patterns import layout
 from longmem_jax.hosts.pieces import EACH, Pieces
 from longmem_jax.hosts.tables import TABLE
 from longmem_jax.hosts.tensor_files import DTYPES, INDEX, OWN, WHOLE
-from longmem_jax.memory.registry import used
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.gguf_file import is_gguf
 
@@ -72,7 +70,7 @@ def save(
       like: the host that it began with: its attributes, names, dtypes and tokenizer are kept.
       segment_length: tokens per segment that it was trained with; kept where there is a memory.
       files: further files to copy: name in the folder to path, such as a tokenizer.
-      card: text of README.md, see `model_card`.
+      card: text of README.md, see `card.model_card`.
       shard_bytes: weights beyond this are written as several files, with an index.
 
     Returns:
@@ -258,54 +256,3 @@ def _write_tensors(
             'weight_map': dict(sorted(placed.items())),
         }
         write_json(folder / INDEX, index, indent=2)
-
-
-def model_card(
-    name: str,
-    model: Any,
-    *,
-    base_model: str = '',
-    own: Collection[str] = (),
-    step: int = 0,
-    results: Mapping[str, Any] | None = None,
-) -> str:
-    """README.md of an exported model.
-
-    `base_model` is the host that it began with, '' = none; `results` the content of a run's
-    `results.json`; `own` names layers of the host itself.
-    """
-    stacks = (model.attention, model.feed_forward, model.beside, model.around)
-    memories = sorted({*used(model)} - {'full', 'sliding', 'local', 'dense', 'experts', *own})
-    lines = ['---', 'library_name: longmem_jax', 'tags: [longmem_jax, long-context]']
-    if base_model:
-        lines.append(f'base_model: {json.dumps(base_model)}')
-    lines += ['---', f'# {name}', '']
-    began = f' It began with the parameters of `{base_model}`.' if base_model else ''
-    lines += [f'Trained for {step:,} steps with longmem_jax.{began}', '', '## Memory', '']
-    if not memories:
-        lines.append('None, only the keys and values of its own context.')
-    for memory in memories:
-        layers = [str(i) for stack in stacks for i, other in enumerate(stack) if other == memory]
-        fields = ', '.join(f'{key} = {value}' for key, value in model[memory].items())
-        lines.append(f'- `{memory}` in layers {", ".join(layers)}: {fields}')
-    if memories:
-        lines += [
-            '',
-            'Only longmem_jax reads the memory. Programs that do not know it find a model without it, '
-            'which is not what was trained.',
-        ]
-    lines += ['', '```python', 'from longmem_jax.hosts import hosts', '']
-    lines += ["host = hosts.find('FOLDER')", 'model = hosts.make(host.model, segment_length=512)']
-    lines += ['params = hosts.load(host, model)', '```']
-    if results:
-        lines += ['', '## Results', '', '| | |', '|---|---|']
-        lines += [f'| {key} | {_cell(value)} |' for key, value in dict(results).items()]
-    return '\n'.join(lines) + '\n'
-
-
-def _cell(value: Any) -> str:
-    """A JSON value in a table."""
-    if isinstance(value, dict):
-        return ', '.join(f'{key} {_cell(item)}' for key, item in value.items())
-    text = f'{value:.6g}' if isinstance(value, float) else str(value)
-    return text.replace('|', '\\|').replace('\n', ' ')

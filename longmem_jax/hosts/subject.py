@@ -11,6 +11,13 @@ GRAFT = Flag(
     '',
     'export: the file to write for what was added to a host that was kept, and no folder.',
 )
+PUSH = Flag('push', '', 'export: also upload the folder to ORG/NAME of the Hugging Face hub.')
+DRY_RUN = Flag(
+    'dry_run', False, 'export --push: show what would be uploaded, and upload it not.', bool
+)
+LICENSE = Flag(
+    'license', '', "export: the licence in the model card, by the hub's name: apache-2.0."
+)
 SUBJECT = Subject(
     about='pretrained decoders and encoders, with a memory, and how they are scored',
     modes=(
@@ -33,7 +40,11 @@ SUBJECT = Subject(
             ),
             option='chat',
         ),  # fmt: skip
-        Mode('export', 'longmem_jax.hosts.commands.export:export', (FOLDER, GRAFT)),
+        Mode(
+            'export',
+            'longmem_jax.hosts.commands.export:export',
+            (FOLDER, GRAFT, PUSH, DRY_RUN, LICENSE),
+        ),
     ),
     kinds={
         'classifier': 'longmem_jax.hosts.classifier:KIND',

@@ -2,10 +2,12 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from longmem_jax.config.recipes import section
 from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.errors import UsageError
-from longmem_jax.hosts import export, hosts, model_fields
+from longmem_jax.hosts import card, export, hosts, model_fields
 from tests import toys
 from tests.hosts.hosts_test import copied, folder_of, load
 from tests.parity_systems.hosts import NAMES
@@ -150,15 +152,47 @@ def test_a_memory_without_its_tensors_is_refused(tmp_path):
 
 def test_the_card_says_what_the_memory_is():
     _, model, _, _ = grafted()
-    results = {'step': 3, 'test': {'bits_per_byte': 1.25, 'protocol': 'a|b'}}
-    card = export.model_card('Name', model, base_model='gpt2', step=3, results=results)
-    assert card.startswith('---\nlibrary_name: longmem_jax\n') and 'base_model: "gpt2"' in card
-    assert '- `infini` in layers 1: ' in card and 'Trained for 3 steps' in card
-    assert '| test | bits_per_byte 1.25, protocol a\\|b |' in card
+    text = card.model_card('Name', model, base_model='gpt2', step=3)
+    assert text.startswith('---\nlibrary_name: "longmem_jax"\n') and 'model-index' not in text
+    assert '- `infini` in layers 1: ' in text
+    assert 'Trained for 3 steps with longmem_jax. It began with the parameters of `gpt2`.' in text
     model.attention, model.feed_forward = ('full', 'full'), ('product_key', 'dense')
     model.product_key = section('product_key')
-    card = export.model_card('Name', model)
-    assert '- `product_key` in layers 0: ' in card and 'None, only' not in card
+    text = card.model_card('Name', model)
+    assert '- `product_key` in layers 0: ' in text and 'None, only' not in text
+
+
+def test_the_hub_reads_the_scores_of_a_card():
+    """With the hub's own library, from the same front matter."""
+    model = hosts.find(folder_of('gpt2')).model
+    test = {'loss': 9e-5, 'bits_per_byte': 1.23456, 'perplexity': math.inf, 'accuracy': None}
+    results = {
+        'step': 3, 'test': {**test, 'protocol': 'a|b: c'}, 'device': '1 x cpu',
+        'test, memory reset': {'bits_per_byte': 2}, 'neither': {'seconds': 7.0},
+    }  # fmt: skip
+    text = card.model_card(
+        'A "name": x',
+        model,
+        metadata={'license': 'mit', 'base_model': 'org/host'},
+        results=results,
+        dataset={'type': 'text', 'name': 'Bücher', 'split': 'test'},
+    )
+    found = huggingface_hub.ModelCard(text).data
+    assert (found.license, found.base_model) == ('mit', 'org/host')
+    assert found.model_name == 'A "name": x'
+    scores = {(each.metric_name, each.metric_type): each for each in found.eval_results}
+    assert {key: each.metric_value for key, each in scores.items()} == {
+        ('bits/byte (test)', 'bits_per_byte'): 1.2346,
+        ('nats/token (test)', 'loss'): 0.0001,
+        ('bits/byte (test, memory reset)', 'bits_per_byte'): 2.0,
+    }
+    first = scores['bits/byte (test)', 'bits_per_byte']
+    assert (first.dataset_name, first.dataset_split) == ('Bücher', 'test')
+    assert first.dataset_args == {'protocol': 'a|b: c'}
+    assert '| evaluation | bits/byte | nats/token |\n| --- | --- | --- |\n' in text
+    assert '| test | 1.2346 | 0.0001 |\n| test, memory reset | 2.0000 |  |\n' in text
+    assert '- test: a|b: c\n' in text and '- device: 1 x cpu\n- test, memory' in text
+    assert '- neither: seconds 7\n' in text
 
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path, monkeypatch):

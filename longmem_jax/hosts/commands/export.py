@@ -1,8 +1,11 @@
-"""`--mode=export`: the newest checkpoint as a Hugging Face folder, or as a graft.
+"""`--mode=export`: the newest checkpoint as a Hugging Face folder, here and on the hub, or as a graft.
 
-See `hosts.export` and `hosts.graft_file`.
+See `hosts.export`, `hosts.card` and `hosts.graft_file`.
 """
 
+import importlib
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,11 @@ import numpy as np
 
 from longmem_jax.data import model_files
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, require_extra, say
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import named
+from longmem_jax.hosts import card, hosts
 from longmem_jax.hosts import export as writing
-from longmem_jax.hosts import hosts
 from longmem_jax.hosts.graft_file import AND, Grafted, fingerprint, write
 from longmem_jax.hosts.tensor_files import some
 from longmem_jax.layers import low_rank
@@ -30,7 +33,14 @@ TOKENIZERS = {
 }
 
 
-def export(experiment: Experiment, folder: str = '', graft: str = '') -> list[str]:
+def export(
+    experiment: Experiment,
+    folder: str = '',
+    graft: str = '',
+    push: str = '',
+    dry_run: bool = False,
+    license: str = '',
+) -> list[str]:
     """Writes the model of a run to a folder; low-rank parts become parts of its kernels.
 
     Args:
@@ -38,13 +48,17 @@ def export(experiment: Experiment, folder: str = '', graft: str = '') -> list[st
         and tokenizer are kept.
       folder: must not exist, or be empty.
       graft: a file to write instead: the memory and the low-rank parts, of a run that kept its host.
+      push: repository of the Hugging Face hub, 'ORG/NAME' or 'ORG/NAME@BRANCH', that the folder is
+        uploaded to; a new one is private.
+      dry_run: shows what would be uploaded, without the network.
+      license: for the model card, by the hub's name.
 
     Returns:
       The names of the files.
 
     Raises:
       UsageError: no folder, several processes, or no checkpoint; a model that no Hugging Face family
-        has, without a host that it began with; a folder that cannot be written.
+        has, without a host that it began with; a folder that cannot be written; a hub that refuses.
     """
     if bool(folder) == bool(graft):
         raise UsageError(
@@ -52,7 +66,14 @@ def export(experiment: Experiment, folder: str = '', graft: str = '') -> list[st
             if not folder
             else '--folder and --graft: give one of them.'
         )
+    if (push or license) and graft or dry_run and not push:
+        raise UsageError('--push and --license go with --folder=, and --dry_run goes with --push=.')
+    if license and not re.fullmatch('[a-z0-9][a-z0-9.-]*', license):
+        raise UsageError(
+            f'--license={license}: give a name of the hub: apache-2.0, mit, other, ...'
+        )
     sharding.require_one_process('--mode=export')
+    hub = _Hub(push, dry_run) if push else None
     source = experiment.config.train.start_from
     like = hosts.find(source) if hosts.is_name(source) else None
     params, step = experiment.restore_parameters()
@@ -63,24 +84,106 @@ def export(experiment: Experiment, folder: str = '', graft: str = '') -> list[st
     params = low_rank.merged(params)
     model = experiment.config.model.copy_and_resolve_references()
     model.lora.rank = 0
-    results = experiment.workdir / 'results.json'
-    card = writing.model_card(
-        Path(folder).name,
+    path = experiment.workdir / 'results.json'
+    results = _object(path) if path.is_file() else {}
+    if results.get('step', step) != step:
+        say(f'{path} is of step {results["step"]}: the card has no results of step {step:,}.')
+        results = {}
+    text = card.model_card(
+        hub.name.partition('/')[2] if hub else Path(folder).expanduser().resolve().name,
         model,
         base_model=_shown_name(source) if like else '',
+        metadata=_metadata(license, source if like else ''),
         own=used(like.plain) if like else (),
         step=step,
-        results=_object(results) if results.is_file() else {},
+        results=results,
+        dataset=_dataset(experiment.config.data),
     )
     tokenizer = (
         {} if like and model_files.has(like.folder, 'tokenizer.json') else _tokenizer(experiment)
     )
     length = experiment.config.train.segment_length
     written = writing.save(
-        folder, model, params, like=like, segment_length=length, files=tokenizer, card=card
+        folder, model, params, like=like, segment_length=length, files=tokenizer, card=text
     )
     print(f'Step {step:,} of {experiment.workdir} is in {folder}: {", ".join(written)}')
+    if hub:
+        if not license:
+            print('The card names no licence: --license=NAME, such as apache-2.0.')
+        hub.upload(Path(folder).expanduser(), f'Step {step:,}, by longmem_jax')
     return written
+
+
+class _Hub:
+    """A repository of the Hugging Face hub."""
+
+    def __init__(self, push: str, dry_run: bool):
+        """Asks the hub who uploads, before anything is written; with `dry_run` it asks nothing."""
+        found = re.fullmatch(r'(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?', push)
+        if not found:
+            raise UsageError(f'--push={push}: a repository is ORG/NAME, or ORG/NAME@BRANCH.')
+        self.name, self.branch = found[1], found[2] or ''
+        self._push, self._api = push, None
+        if not dry_run:
+            with require_extra('hosts', f'--push={push}'):
+                self._api = importlib.import_module('huggingface_hub').HfApi()
+            self._ask('log in with `hf auth login`; --dry_run needs no hub', 'whoami')
+
+    def _ask(self, remedy: str, function: str, *given: Any, **named: Any) -> Any:
+        """Calls a function of the library; `UsageError` with the remedy if it fails."""
+        try:
+            return getattr(self._api, function)(*given, **named)
+        except Exception as error:  # the library lets errors of several others through
+            reason = (str(error).strip().splitlines() or [''])[0]
+            raise UsageError(
+                f'--push={self._push}: {function} failed ({type(error).__name__}: {reason}); {remedy}.'
+            ) from error
+
+    def upload(self, folder: Path, message: str) -> None:
+        """Shows the files of a folder, and uploads them unless it is a dry run."""
+        sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        sizes[f'{len(sizes)} files'] = sum(sizes.values())
+        where = f'{self.name} of the Hugging Face hub, branch {self.branch or "main"}'
+        print(f'{"To upload" if self._api is None else "Uploading"} to {where}:')
+        for name, size in sizes.items():
+            print(f'  {name:<32} {size:>15,} bytes')
+        command = f'hf upload {self.name} {shlex.quote(str(folder))} . --private'
+        command += f' --revision {self.branch}' if self.branch else ''
+        if self._api is None:
+            say(
+                f'Nothing was uploaded. Read {folder}/README.md; this uploads the folder: {command}'
+            )
+            return
+        remedy = f'the folder is whole, and this uploads it: {command}'
+        self._ask(remedy, 'create_repo', self.name, private=True, exist_ok=True)
+        if self.branch:
+            self._ask(remedy, 'create_branch', self.name, branch=self.branch, exist_ok=True)
+        done = self._ask(
+            remedy,
+            'upload_folder',
+            repo_id=self.name,
+            folder_path=folder,
+            revision=self.branch or None,
+            commit_message=message,
+        )
+        say(f'Uploaded: {done.commit_url}. A new repository is private until you change that.')
+
+
+def _metadata(license: str, source: str) -> dict[str, str]:
+    """Fields of the card's front matter; the host only if it is one of the hub."""
+    found = {'license': license} if license else {}
+    name = source.partition(AND)[0]
+    if name and not model_files.is_model(Path(name).expanduser()):
+        found['base_model'] = name.partition('@')[0]
+    return found
+
+
+def _dataset(data: Any) -> dict[str, str]:
+    """What was scored, as the hub's `model-index` has it: without a path, and with a type it takes."""
+    hub = data.source in ('huggingface', 'tfds')
+    name = re.split('[:,]', data.name)[0] if hub else Path(data.path).name
+    kind = name if re.fullmatch(r'([\w-]+/)?[\w.-]+', name) and hub else data.source
+    return {'type': kind, 'name': name or data.source, 'split': 'test'}
 
 
 def _write_graft(experiment: Experiment, like: hosts.Host | None, params: Any, path: Path) -> None:

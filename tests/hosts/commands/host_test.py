@@ -150,7 +150,7 @@ def test_a_gguf_file_is_scored_trained_and_exported(texts, tmp_path, capsys):  #
     for path, leaf in leaves(last).items():
         np.testing.assert_array_equal(leaves(params)[path], leaf, err_msg=path)
     card = (tmp_path / 'out' / 'README.md').read_text()
-    assert 'base_model: "qwen2.gguf"' in card
+    assert 'parameters of `qwen2.gguf`.' in card and 'base_model:' not in card
     # The folder has the same tokenizer and template.
     folder = config_of(tmp_path / 'out', texts, 'memory=none')
     again = experiment(folder, tmp_path / 'again')
@@ -184,7 +184,7 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
         np.testing.assert_array_equal(leaves(same)[path], leaf, err_msg=path)
     export(run, str(tmp_path / 'out'))
     card = (tmp_path / 'out' / 'README.md').read_text()
-    assert 'base_model: "host"' in card and str(tmp_path.parent) not in card
+    assert 'parameters of `host`.' in card and str(tmp_path.parent) not in card
     found = hosts.find(tmp_path / 'out')
     assert found.model.attention == ('infini', 'infini') and not found.model.lora.rank
     params = hosts.load(found, hosts.make(found.model, 8), report=lambda line: None)
