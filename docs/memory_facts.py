@@ -1,11 +1,14 @@
-"""The directive `memory-facts`: settings and state of a memory, as the code has them.
+"""The directives `memory-facts` and `layers`: what a memory and a layer have, as the code says.
 
 ```{memory-facts} infini
 ```
 
 writes a table of the fields of `config.model.infini` with the paper's values and their meaning, and one
-of the state that a layer carries from segment to segment.
+of the state that a layer carries from segment to segment. `layers` writes a table of all layers, one of
+the settings that all of them take, and the fields of layers that have no page.
 """
+
+from pathlib import Path
 
 import jax
 from docutils import nodes
@@ -14,11 +17,18 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import longmem_jax
+from longmem_jax import standalone
 from longmem_jax.config.meanings import meanings
 from longmem_jax.memory.registry import LAYERS
 
 SIZES = dict(d_model=512, num_heads=8, segment_length=256)  # of the layer whose state is shown
 IN_WORDS = '8 heads of 64 in segments of 256'
+PAGES = Path(__file__).with_name('memories')
+# Settings of every layer that no section of a config has.
+TOLD = {
+    'segment_length': 'positions of a segment at most',
+    'token_std': 'root mean square of the vectors of tokens at the start; 0 = `init_std`',
+}
 
 
 def settings_table(name: str) -> list[str]:
@@ -26,9 +36,39 @@ def settings_table(name: str) -> list[str]:
     told = meanings()
     lines = ['| field | default | meaning |', '|---|---|---|']
     for field, value in LAYERS[name].defaults().items():
-        meaning = told[f'model.{name}.{field}'].replace('|', '\\|')
-        lines.append(f'| `{field}` | `{value!r}` | {meaning} |')
+        lines.append(_line(field, f'`{value!r}`', told[f'model.{name}.{field}']))
     return lines
+
+
+def _line(name: str, value: str, meaning: str) -> str:
+    return f'| `{name}` | {value} | {meaning.replace("|", chr(92) + "|")} |'
+
+
+def _page_of(name: str) -> str:
+    """The name of the page that has the facts of a memory, or is about it; '' = none."""
+    told = '```{memory-facts} ' + name + '\n'
+    pages = (path.stem for path in sorted(PAGES.glob('*.md')) if told in path.read_text())
+    return next(pages, name if (PAGES / f'{name}.md').exists() else '')
+
+
+def layers_tables() -> list[str]:
+    """All layers by the name of their class, the settings of every layer, and fields without a page."""
+    told = meanings()
+    classes = sorted(standalone.class_names().items())
+    lines, apart = ['| class | memory | what it is |', '|---|---|---|'], []
+    for label, name in classes:
+        page = _page_of(name)
+        if not page:
+            apart += ['', f'Fields of `{label}`:', '', *settings_table(name)]
+        memory = f'[{name}](memories/{page}.md)' if page else name
+        lines.append(_line(label, memory, told[f'model.{name}']))
+    lines += ['', 'Every layer takes these, all by name:', '', '| setting | default | meaning |']
+    lines.append('|---|---|---|')
+    required = dict.fromkeys(standalone.REQUIRED, 'required')
+    for name, value in (required | {'head_dim': None} | standalone.OF_MODEL).items():
+        default = value if name in required else f'`{value!r}`'
+        lines.append(_line(name, default, TOLD.get(name) or told[f'model.{name}']))
+    return lines + apart
 
 
 def state_table(name: str) -> list[str]:
@@ -48,24 +88,41 @@ def state_table(name: str) -> list[str]:
     return [*lines, '', told]
 
 
-class MemoryFacts(SphinxDirective):
+class Facts(SphinxDirective):
+    """A directive that writes lines of Markdown."""
+
+    def run(self) -> list[nodes.Node]:
+        """What the lines are."""
+        holder = nodes.container()
+        text = StringList(self.lines(), 'memory_facts')
+        self.state.nested_parse(text, self.content_offset, holder)
+        return holder.children
+
+    def lines(self) -> list[str]:
+        """The tables of all layers."""
+        return layers_tables()
+
+
+class MemoryFacts(Facts):
     """See the module."""
 
     required_arguments = 1
 
-    def run(self) -> list[nodes.Node]:
-        """The two tables."""
+    def lines(self) -> list[str]:
+        """The call of the layer, and the two tables."""
         name = self.arguments[0]
-        text = [
+        label = LAYERS[name].layer.module.__name__
+        sizes = ', '.join(f'{size}=...' for size in standalone.REQUIRED)
+        return [
+            f'In a model of yours: `longmem_jax.{label}({sizes})`; further keywords are',
+            'these fields and [the settings of every layer](../api.md#layers).', '',
             f'The fields of `config.model.{name}`:', '', *settings_table(name), '',
             'What is carried from segment to segment:', '', *state_table(name),
         ]  # fmt: skip
-        holder = nodes.container()
-        self.state.nested_parse(StringList(text, 'memory_facts'), self.content_offset, holder)
-        return holder.children
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Adds the directive."""
     app.add_directive('memory-facts', MemoryFacts)
+    app.add_directive('layers', Facts)
     return {'parallel_read_safe': True}
