@@ -1,7 +1,7 @@
 // The page of `--mode=inspect`: plain JavaScript on the data in the page, no request to anywhere.
 'use strict';
 (() => {
-const data = JSON.parse(document.getElementById('data').textContent);
+const views = [];  // of two runs over the same text, whose choices follow each other
 const NOWHERE = -(2 ** 30), PER_PART = 20000, TYPES = {f4: Float32Array, i4: Int32Array, u2: Uint16Array};
 const LINES = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9', '#8a7a00', '#7f7f7f'];
 
@@ -12,6 +12,9 @@ function array(packed) {
   return {v: new TYPES[packed.t](bytes.buffer), s: packed.s};
 }
 const all = (object) => Object.fromEntries(Object.entries(object).map(([k, v]) => [k, array(v)]));
+
+// One run in the element `root`, in which all ids end with `suffix`; `beside` = the data of the other.
+function view(data, beside, root, suffix) {
 const layers = data.layers.map((layer) => ({
   name: layer.name,
   held: all(layer.held), age: all(layer.mean_age),
@@ -21,13 +24,16 @@ const layers = data.layers.map((layer) => ({
 }));
 const n = data.tokens.length, nats = array(data.nats).v, without = array(data.without).v;
 const gain = nats.map((x, i) => without[i] - x), firstRead = n - data.reads;
+const other = beside && {nats: array(beside.nats).v, without: array(beside.without).v};
+const lead = other ? nats.map((x, i) => (other.nats[i] - x) / Math.LN2) : gain;  // bits; nats of one run
+const follow = (act) => views.forEach((each) => { if (each.root !== root) act(each); });
 // Before the first token of a text there may be nothing in its segment.
 const segmentOf = (t) => Math.floor(Math.max(t + data.first - 1, 0) / data.length);
 const numSegments = n ? segmentOf(n - 1) + 1 : 0;
 const firstOf = (segment) => Math.min(Math.max(segment * data.length - data.first + 1, 0), n - 1);
 
 // ---- small helpers
-const $ = (id) => document.getElementById(id);
+const $ = (id) => document.getElementById(id + suffix);
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -47,6 +53,7 @@ function number(x) {
   if (size >= 1000) return whole(x);
   return String(Number(x.toPrecision(size < 0.001 && size ? 2 : 3)));
 }
+const bits = (nats) => `${number(nats / Math.LN2)} bits`;
 const signed = (x) => (x > 0 ? '+' : '') + number(x);
 const shown = (text) => text === '' ? '·' : text.replaceAll('\n', '↵').replaceAll('\t', '→');
 const quoted = (t) => '“' + shown(data.tokens[t]) + '”';
@@ -56,9 +63,14 @@ function options(select, names) {
 }
 
 // ---- what the text is coloured by
-const colours = [{name: 'what the memory gained', values: (t) => gain[t], diverging: true},
-  {name: 'loss with the memory', values: (t) => nats[t]},
-  {name: 'loss without it', values: (t) => without[t]}];
+const colours = [{name: 'what the memory gained', values: (t) => gain[t], diverging: true,
+  words: ['the memory hurts', 'nats', 'it helps'], other: other && ((t) => other.without[t] - other.nats[t])},
+  {name: 'loss with the memory', values: (t) => nats[t], other: other && ((t) => other.nats[t])},
+  {name: 'loss without it', values: (t) => without[t], other: other && ((t) => other.without[t])}];
+if (other) {
+  colours.unshift({name: `bits saved, beside ${beside.name}`, values: (t) => lead[t], diverging: true,
+    words: [`${beside.name} is better`, 'bits', `${data.name} is better`]});
+}
 for (const layer of layers) {
   for (const [name, line] of Object.entries(layer.byToken)) {
     for (let i = 0; i < line.s[1]; i++) {
@@ -71,8 +83,9 @@ function scaleOf(colour) {
   const sizes = [];
   const step = Math.max(1, Math.floor(n / 20000));
   for (let t = 0; t < n; t += step) {
-    const value = colour.values(t);
-    if (Number.isFinite(value)) sizes.push(colour.diverging ? Math.abs(value) : value);
+    for (const value of [colour.values(t), colour.other ? colour.other(t) : NaN]) {  // one scale for both runs
+      if (Number.isFinite(value)) sizes.push(colour.diverging ? Math.abs(value) : value);
+    }
   }
   sizes.sort((a, b) => a - b);
   const at = (share) => sizes.length ? sizes[Math.floor(share * (sizes.length - 1))] : 0;
@@ -101,7 +114,7 @@ function showPart(next) {
   const start = part * PER_PART, end = Math.min(start + PER_PART, n);
   for (let t = start; t < end; t++) {
     const piece = data.tokens[t];
-    const node = make('span', {id: 't' + t, role: 'option', class: piece === '' ? 'k none' : 'k'});
+    const node = make('span', {id: 't' + t + suffix, role: 'option', class: piece === '' ? 'k none' : 'k'});
     // A part of a character has no text of its own: a dot would break the letters around it.
     node.textContent = piece.replaceAll('\n', '↵\n');
     if (t && segmentOf(t) !== segmentOf(t - 1)) node.classList.add('border');
@@ -121,8 +134,9 @@ function recolour() {
   for (const [t, node] of nodes) node.style.background = background(t);
   const [low, high] = scale, bar = $('bar');
   bar.className = colour.diverging ? 'diverging' : 'amount';
-  $('low').textContent = colour.diverging ? `${number(-high)} or less: the memory hurts` : number(low);
-  $('high').textContent = colour.diverging ? `+${number(high)} nats or more: it helps` : number(high);
+  const [less, unit, more] = colour.words || [];
+  $('low').textContent = colour.diverging ? `${number(-high)} or less: ${less}` : number(low);
+  $('high').textContent = colour.diverging ? `+${number(high)} ${unit} or more: ${more}` : number(high);
 }
 
 // ---- what was read
@@ -250,7 +264,7 @@ function showReads(t) {
     }
   }
 }
-function select(t, {scroll = true} = {}) {
+function select(t, {scroll = true, alone = false} = {}) {
   if (t < 0 || t >= n) return;
   showPart(Math.floor(t / PER_PART));
   const old = nodes.get(selected);
@@ -261,7 +275,7 @@ function select(t, {scroll = true} = {}) {
   node.setAttribute('aria-selected', 'true');
   text.setAttribute('aria-activedescendant', node.id);
   if (scroll) {
-    const top = node.offsetTop - text.offsetTop;
+    const top = node.offsetTop;  // in the text, which is positioned
     if (top < text.scrollTop || top + node.offsetHeight > text.scrollTop + text.clientHeight) {
       text.scrollTop = top - text.clientHeight / 3;
     }
@@ -277,9 +291,16 @@ function select(t, {scroll = true} = {}) {
   const verdict = $('verdict');
   verdict.textContent = scored ? `gain ${signed(gain[t])} nats` : '';
   verdict.className = gain[t] > 0 ? 'gains' : 'loses';
+  if (other) {
+    $('losses').append(...[[data.name, nats[t]], [beside.name, other.nats[t]]].map(([name, loss]) =>
+      make('tr', {}, make('th', {scope: 'row'}, name), make('td', {class: 'n'}, bits(loss)))));
+    verdict.textContent += Number.isFinite(lead[t]) ? `, ${signed(lead[t])} bits beside ${beside.name}` : '';
+    verdict.className = lead[t] > 0 ? 'gains' : 'loses';
+  }
   showReads(t);
   $('when').value = Math.max(data.snapshots.findLastIndex((border) => border <= segmentOf(t)), 0);
   showHeld();
+  if (!alone) follow((each) => each.select(t, {alone: true}));
 }
 
 // ---- charts
@@ -399,16 +420,17 @@ function showHeld() {
   if (!box.children.length) box.append(make('p', {class: 'note'}, 'Nothing here holds entries with an age.'));
 }
 function showGains() {
-  const order = Array.from(gain.keys()).filter((t) => Number.isFinite(gain[t])).sort((a, b) => gain[b] - gain[a]);
+  const order = Array.from(gain.keys()).filter((t) => Number.isFinite(lead[t])).sort((a, b) => lead[b] - lead[a]);
+  const before = other ? other.nats : without;
   const rows = (list) => list.map((t) => {
-    const line = make('tr', {tabindex: 0}, make('td', {class: 'n'}, signed(gain[t])),
-      make('td', {class: 'n'}, `${number(Math.exp(-without[t]))} → ${number(Math.exp(-nats[t]))}`),
+    const line = make('tr', {tabindex: 0}, make('td', {class: 'n'}, signed(lead[t])),
+      make('td', {class: 'n'}, `${number(Math.exp(-before[t]))} → ${number(Math.exp(-nats[t]))}`),
       make('td', {}, context({place: t, span: 1})));
     line.dataset.token = t;
     return line;
   });
-  for (const [id, list] of [['best', order.slice(0, 20).filter((t) => gain[t] > 0)],
-    ['worst', order.slice(-10).reverse().filter((t) => gain[t] < 0)]]) {
+  for (const [id, list] of [['best', order.slice(0, 20).filter((t) => lead[t] > 0)],
+    ['worst', order.slice(-10).reverse().filter((t) => lead[t] < 0)]]) {
     $(id).replaceChildren(...(list.length ? rows(list) : [make('tr', {}, make('td', {}, 'none'))]));
   }
 }
@@ -424,9 +446,9 @@ function showState() {
 }
 
 // ---- tabs
-const tabs = [...document.querySelectorAll('[role=tab]')];
+const tabs = [...root.querySelectorAll('[role=tab]')];
 const shows = {gains: showGains, held: showHeld, time: showTime, state: showState};
-function open(tab) {
+function open(tab, alone = false) {
   for (const other of tabs) {
     const chosen = other === tab;
     other.setAttribute('aria-selected', chosen);
@@ -434,6 +456,7 @@ function open(tab) {
     $('panel-' + other.dataset.panel).hidden = !chosen;
   }
   shows[tab.dataset.panel]();
+  if (!alone) follow((each) => each.open(tab.dataset.panel));
 }
 for (const tab of tabs) {
   tab.addEventListener('click', () => open(tab));
@@ -449,7 +472,7 @@ for (const tab of tabs) {
 // ---- events
 text.addEventListener('click', (event) => {
   const node = event.target.closest('.k');
-  if (node) select(Number(node.id.slice(1)), {scroll: false});
+  if (node) select(parseInt(node.id.slice(1), 10), {scroll: false});
 });
 function line(t, step) {
   const here = nodes.get(t);
@@ -473,7 +496,7 @@ text.addEventListener('keydown', (event) => {
   event.preventDefault();
   select(Math.min(Math.max(moves[event.key](), 0), n - 1));
 });
-for (const box of document.querySelectorAll('.jump')) {
+for (const box of root.querySelectorAll('.jump')) {
   const jump = (event) => {
     const row = event.target.closest('tr[data-token]');
     if (row) select(Number(row.dataset.token));
@@ -483,7 +506,12 @@ for (const box of document.querySelectorAll('.jump')) {
 }
 $('earlier').addEventListener('click', () => select((part - 1) * PER_PART));
 $('later').addEventListener('click', () => select((part + 1) * PER_PART));
-$('colour').addEventListener('change', () => { colour = colours[Number($('colour').value)]; recolour(); });
+const paint = (index) => { $('colour').value = index; colour = colours[index]; recolour(); };
+$('colour').addEventListener('change', () => {
+  const index = Number($('colour').value);
+  paint(index);
+  if (index === 0 || colour.other) follow((each) => each.paint(index));  // what both runs have
+});
 function heads() {
   const sizes = chosenLayers().map((layer) => (layer.places || layer.slots)?.s[1] || 0);
   const most = Math.max(...sizes, 0), before = Number($('head').value);
@@ -500,6 +528,24 @@ $('head').addEventListener('change', () => { if (selected >= 0) showReads(select
 $('when').addEventListener('input', showHeld);
 
 // ---- start
+views.push({root, select, paint, open: (panel) => open($('tab-' + panel), true)});
+if (other) {
+  const facts = data.facts.flatMap(([name, fact]) => [make('dt', {}, name), make('dd', {}, fact)]);
+  root.prepend(make('h2', {}, data.name), make('p', {class: 'total'}, data.total),
+    ...data.notes.map((note) => make('p', {class: 'note'}, note)),
+    make('details', {}, make('summary', {}, 'About this run'), make('dl', {class: 'facts'}, ...facts)));
+  $('panel-gains').querySelectorAll('.two > div').forEach((list, i) => {
+    const [unit, p] = list.querySelectorAll('th');
+    list.querySelector('h3').textContent = `Where ${[data, beside][i].name} is better`;
+    unit.textContent = 'bits';
+    p.textContent = `p ${beside.name} → ${data.name}`;
+  });
+  $('tab-gains').textContent = 'Largest differences';
+  text.addEventListener('mouseover', ({target}) => {
+    const t = parseInt(target.id.slice(1), 10);  // nan between tokens
+    if (t >= 0) target.title = `${data.name} ${bits(nats[t])}, ${beside.name} ${bits(other.nats[t])}`;
+  });
+}
 options($('colour'), colours.map((each) => each.name));
 options($('layer'), ['all layers', ...layers.map((layer) => layer.name)]);
 heads();
@@ -508,8 +554,21 @@ $('when').value = $('when').max;
 showPart(0);
 recolour();
 let best = -1;
-for (let t = Math.max(firstRead, 0); t < n; t++) if (Number.isFinite(gain[t]) && (best < 0 || gain[t] > gain[best])) best = t;
+for (let t = Math.max(firstRead, 0); t < n; t++) if (Number.isFinite(lead[t]) && (best < 0 || lead[t] > lead[best])) best = t;
 select(best < 0 ? n - 1 : best);
 open(tabs[0]);
+}
+
+const data = JSON.parse(document.getElementById('data').textContent);
+const first = document.querySelector('.run'), second = first.cloneNode(true);
+view(data, data.beside, first, '');
+if (data.beside) {
+  document.body.classList.add('beside');
+  for (const name of ['id', 'aria-controls', 'aria-labelledby']) {
+    for (const node of second.querySelectorAll(`[${name}]`)) node.setAttribute(name, node.getAttribute(name) + '-2');
+  }
+  first.after(second);
+  view(data.beside, data, second, '-2');
+}
 document.documentElement.dataset.ready = 'yes';
 })();

@@ -146,7 +146,7 @@ def page_data(
             f'What is held is kept for {len(snapshots):,} of {segments:,} segment borders.'
         )
     return {
-        'facts': list(facts.items()),
+        'facts': [[name, visible(fact)] for name, fact in facts.items()],
         'notes': notes,
         'tokens': token_texts(reading.tokens, tokenizer),
         'nats': packed(reading.nats, 'f4'),
@@ -175,20 +175,27 @@ def _file(name: str) -> str:
     return resources.files('longmem_jax.microscope').joinpath(name).read_text('utf-8')
 
 
-def page(title: str, total: str, data: dict[str, Any]) -> str:
-    """The page; `total` says what the memory gained in all, `data` is from `page_data`."""
+def _about(data: dict[str, Any]) -> str:
+    """Notes and facts of the only run; the script shows those of two runs above their texts."""
     facts = ''.join(
-        f'<dt>{html.escape(name)}</dt><dd>{html.escape(visible(fact))}</dd>'
-        for name, fact in data['facts']
+        f'<dt>{html.escape(name)}</dt><dd>{html.escape(fact)}</dd>' for name, fact in data['facts']
     )
     notes = ''.join(f'<p class="note">{html.escape(note)}</p>' for note in data['notes'])
+    about = f'<details><summary>About this page</summary><dl class="facts">{facts}</dl></details>'
+    return f'{notes}\n{about}'
+
+
+def page(title: str, total: str, data: dict[str, Any]) -> str:
+    """The page; `total` says what the memory gained in all, `data` is from `page_data`.
+
+    Of two runs over the same text `data['beside']` is the second; both then have a `name` and a `total`.
+    """
     content = {
         'title': html.escape(visible(title)),
         'policy': html.escape(POLICY),
         'style': _file('page.css'),
         'total': html.escape(total),
-        'facts': facts,
-        'notes': notes,
+        'about': '' if 'beside' in data else _about(data),
         'script': _file('page.js'),
         'data': as_json(data),
     }

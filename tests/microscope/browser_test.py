@@ -42,14 +42,23 @@ class Folded(Bytes):
         return (np.frombuffer(text, np.uint8) % self.size).astype(np.int32)
 
 
-def written(name, path, reads=60, before=(1,)):
-    """The page of a toy that reads `TEXT`."""
+def read_by(name, reads, before):
+    """The reading of a toy that reads `TEXT`, and its part of the page."""
     model, params = toy(name)
     fresh, text = fresh_state(model, params, 1), TEXT.encode()
     ids = Folded(model.config.vocab_size).model_ids(text)
     reading = read_text(model, params, fresh, fresh, np.asarray(before, np.int32), ids, reads=reads)
     reading.tokens = Bytes().encode(text)
     data = page_data(reading, Bytes(), model.config, {'model': '<b>toy</b>'}, ['A note.'])
+    return reading, data | {'name': name, 'total': 'It saves 1 nat.'}
+
+
+def written(name, path, reads=60, before=(1,), beside=''):
+    """The page of a toy, or of two side by side."""
+    reading, data = read_by(name, reads, before)
+    if beside:
+        other, data['beside'] = read_by(beside, reads, before)
+        reading = (reading, other)
     path.write_text(page(f'What {name} did', 'The memory saves 1 nat.', data), encoding='utf-8')
     return reading
 
@@ -232,6 +241,51 @@ def test_a_tap_on_a_phone_shows_its_panel(opened):
     assert 0 <= box['y'] < 480 - box['height'], 'the panel is below the screen'
     assert tab.locator('#t5').bounding_box()['y'] < tab.locator('.detail').bounding_box()['y']
     assert wrong == []
+
+
+@pytest.mark.parametrize('width', sorted(WIDTHS))
+def test_two_runs_side_by_side(opened, width):
+    both, tab, wrong, asked = opened('transformer_xl', width, beside='expire_span')
+    names, last = ('transformer_xl', 'expire_span'), len(both[0].tokens) - 1
+    boxes = [tab.locator(f'#text{suffix}').bounding_box() for suffix in ('', '-2')]
+    axis = 'x' if width == 'desktop' else 'y'
+    assert boxes[0][axis] + boxes[0]['width' if axis == 'x' else 'height'] <= boxes[1][axis]
+    assert all(name in tab.inner_text('.run >> nth=0') for name in names)
+    for place in ('#t7', f'#t{last}-2'):
+        tab.click(place)
+        token = int(re.findall(r'\d+', place)[0])
+        for suffix, own in (('', 0), ('-2', 1)):
+            assert tab.locator('.selected').nth(own).get_attribute('id') == f't{token}{suffix}'
+            losses = tab.inner_text(f'#losses{suffix}')
+            for reading in both:
+                assert f'{reading.nats[token] / np.log(2):.3g} bits' in losses
+            assert f'token {token}' in tab.inner_text(f'#chosen{suffix}')
+        lead = (both[1].nats[token] - both[0].nats[token]) / np.log(2)
+        assert f'{lead:+.3g} bits beside expire_span' in tab.inner_text('#verdict')
+        assert f'{-lead:+.3g} bits beside transformer_xl' in tab.inner_text('#verdict-2')
+    # One is blue where the other is orange, as strong.
+    token = int(np.nanargmax(both[1].nats - both[0].nats))
+    background = 'node => getComputedStyle(node).backgroundColor'
+    here, there = (tab.eval_on_selector(f'#t{token}{s}', background) for s in ('', '-2'))
+    assert here.startswith('rgba(0, 114, 178') and there.startswith('rgba(230, 120, 0')
+    assert here.split(',')[3] == there.split(',')[3]
+    tab.focus('#text-2')
+    tab.keyboard.press('Home')
+    assert [each['id'] for each in attributes(tab, '.selected')] == ['t0', 't0-2']
+    assert tab.evaluate("document.getElementById('text').scrollTop") == 0
+    tab.select_option('#colour-2', '2')
+    assert tab.input_value('#colour') == '2', 'what both have is chosen in both'
+    for panel in ('held', 'time', 'state', 'gains'):
+        tab.click(f'#tab-{panel}')
+        assert tab.is_visible(f'#panel-{panel}') and tab.is_visible(f'#panel-{panel}-2')
+        inside = tab.evaluate('[document.documentElement.scrollWidth, innerWidth]')
+        assert inside[0] <= inside[1], f'{panel}: the page scrolls sideways at {width}'
+    best = tab.locator('#best tr').first
+    assert int(best.get_attribute('data-token')) == token
+    assert tab.locator('main').count() == 1 and tab.locator('.facts b').count() == 0
+    ids = [each['id'] for each in attributes(tab, '[id]')]
+    assert len(ids) == len(set(ids))
+    assert wrong == [] and [url for url in asked if not url.startswith('about:')] == [tab.url]
 
 
 def test_text_is_shown_as_it_is(opened):

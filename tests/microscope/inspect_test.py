@@ -5,16 +5,19 @@ import io
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 
 from longmem_jax.commands import generate
 from longmem_jax.commands.score import score
+from longmem_jax.config import saved
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.microscope import page as page_module
-from longmem_jax.microscope.inspect import NO_MEMORY, inspect, notes_of
+from longmem_jax.microscope.inspect import NO_MEMORY, compared, inspect, notes_of
 from longmem_jax.microscope.page import page, page_data, token_texts
 from longmem_jax.microscope.reading import Reading, read_text
 from longmem_jax.views import NOWHERE
@@ -132,6 +135,91 @@ def test_nothing_is_asked_of_the_network(experiment, tmp_path):  # noqa: F811
     assert not re.findall(r'(?:src|href)="(?!data:)[^"]', written)
     addresses = set(re.findall(r'https?://[^\s"\'<)\\]+', written))
     assert addresses <= {'http://www.w3.org/2000/svg'}, addresses
+
+
+@pytest.fixture
+def beside(experiment, tmp_path, monkeypatch):  # noqa: F811
+    """Another run, with half the parameters of the first; makes one with changes of its config."""
+    made, params = experiment
+    other = jax.tree.map(lambda leaf: leaf / 2, params)
+    monkeypatch.setattr(
+        Experiment,
+        'restore_parameters',
+        lambda run: (params if run.workdir == made.workdir else other, 7),
+    )
+    monkeypatch.setattr(
+        Experiment, 'checkpoint_steps', lambda run: [] if run.workdir.name == 'untrained' else [7]
+    )
+
+    def make(name, **data):
+        config = made.config.copy_and_resolve_references()
+        config.data.update(data)
+        (tmp_path / name).mkdir()
+        saved.write(config, tmp_path / name / 'config.json')
+        return str(tmp_path / name)
+
+    return make
+
+
+def test_two_runs_side_by_side(experiment, beside, tmp_path):  # noqa: F811
+    made, _ = experiment
+    path = tmp_path / 'page.html'
+    _, data, printed = shown(made, TEXT, path, beside=beside('half'))
+    runs = (data, data['beside'])
+    assert [run['name'] for run in runs] == [made.workdir.name, 'half']
+    assert data['tokens'] == data['beside']['tokens']
+    alone, single, _ = shown(made, TEXT, tmp_path / 'single.html')
+    np.testing.assert_array_equal(array(data['nats']), alone.nats)
+    assert 'name' not in single and 'beside' not in single
+    # The totals are those of `--mode=score`.
+    other = Experiment(made.config, tmp_path / 'half', made.mesh)
+    bits = [score(run, TEXT, out=io.StringIO()).bits_per_byte for run in (made, other)]
+    numbers = [float(each) for each in re.findall(r'([\d.]+) bits per byte', printed)]
+    assert numbers == pytest.approx(bits, abs=1e-3) and bits[0] != bits[1]
+    nats = [array(run['nats']) for run in runs]
+    best = int(bits[1] < bits[0])
+    wins = int((nats[best] < nats[1 - best]).sum())
+    difference = re.search(r': (\S+) is better by ([\d.]+) over all, and at (\d+) of', printed)
+    assert difference[1] == runs[best]['name'] and int(difference[3]) == wins
+    assert float(difference[2]) == pytest.approx(abs(bits[0] - bits[1]), abs=1e-3)
+    assert difference[0] in path.read_text()
+    assert all(f'{run["name"]}: {run["total"]}' in printed for run in runs)
+
+
+def test_a_run_beside_itself_is_equal(experiment, beside, tmp_path):  # noqa: F811
+    made, _ = experiment
+    saved.write(made.config, made.workdir / 'config.json')
+    _, data, printed = shown(made, TEXT, tmp_path / 'page.html', beside=str(made.workdir))
+    assert 'both are equal' in printed and data['name'] == str(made.workdir)
+
+
+def test_a_first_token_without_a_loss_counts_in_neither():
+    def reading(*nats):
+        nats = np.asarray(nats, np.float32)
+        return Reading(np.arange(3), nats, nats, 0, 8, {}, 0, None)
+
+    line = compared(['a', 'b'], reading(np.nan, 2, 4), reading(9, 1, 1), 6, 2)
+    bits = [6 / 4 / np.log(2), 2 / 4 / np.log(2)]
+    assert f'a {bits[0]:.4f} bits per byte, b {bits[1]:.4f} bits per byte' in line
+    assert f'b is better by {bits[0] - bits[1]:.4f} over all, and at 2 of 2 tokens' in line
+
+
+def test_runs_that_cannot_be_beside_are_refused(experiment, beside, tmp_path):  # noqa: F811
+    made, _ = experiment
+    (tmp_path / 'letters.json').write_text('["a", "b", "c"]')
+    letters = dict(kind='characters', path=str(tmp_path / 'letters.json'), size=0)
+    refused = {
+        beside('letters', tokenizer=letters): 'its tokenizer is characters-',
+        beside('untrained'): 'no checkpoint there',
+        str(tmp_path / 'nowhere'): 'no config.json there',
+    }
+    for folder, message in refused.items():
+        with pytest.raises(UsageError, match=message) as error:
+            inspect(made, 'abc', str(tmp_path / 'page.html'), beside=folder)
+        assert folder in str(error.value)
+    with pytest.raises(UsageError, match='--load_state=memory: not with --beside='):
+        inspect(made, 'abc', str(tmp_path / 'page.html'), beside='half', load_state='memory')
+    assert not (tmp_path / 'page.html').exists()
 
 
 @pytest.mark.parametrize(
