@@ -68,7 +68,7 @@ const colours = [{name: 'what the memory gained', values: (t) => gain[t], diverg
   {name: 'loss with the memory', values: (t) => nats[t], other: other && ((t) => other.nats[t])},
   {name: 'loss without it', values: (t) => without[t], other: other && ((t) => other.without[t])}];
 if (other) {
-  colours.unshift({name: `bits saved, beside ${beside.name}`, values: (t) => lead[t], diverging: true,
+  colours.unshift({name: `bits saved against ${beside.name}`, values: (t) => lead[t], diverging: true,
     words: [`${beside.name} is better`, 'bits', `${data.name} is better`]});
 }
 for (const layer of layers) {
@@ -294,7 +294,8 @@ function select(t, {scroll = true, alone = false} = {}) {
   if (other) {
     $('losses').append(...[[data.name, nats[t]], [beside.name, other.nats[t]]].map(([name, loss]) =>
       make('tr', {}, make('th', {scope: 'row'}, name), make('td', {class: 'n'}, bits(loss)))));
-    verdict.textContent += Number.isFinite(lead[t]) ? `, ${signed(lead[t])} bits beside ${beside.name}` : '';
+    const than = `${lead[t] < 0 ? 'worse' : 'better'} than ${beside.name}`;
+    verdict.textContent += Number.isFinite(lead[t]) ? `, ${number(Math.abs(lead[t]))} bits ${than}` : '';
     verdict.className = lead[t] > 0 ? 'gains' : 'loses';
   }
   showReads(t);

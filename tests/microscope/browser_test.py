@@ -261,8 +261,10 @@ def test_two_runs_side_by_side(opened, width):
                 assert f'{reading.nats[token] / np.log(2):.3g} bits' in losses
             assert f'token {token}' in tab.inner_text(f'#chosen{suffix}')
         lead = (both[1].nats[token] - both[0].nats[token]) / np.log(2)
-        assert f'{lead:+.3g} bits beside expire_span' in tab.inner_text('#verdict')
-        assert f'{-lead:+.3g} bits beside transformer_xl' in tab.inner_text('#verdict-2')
+        words = ('better', 'worse') if lead > 0 else ('worse', 'better')
+        for suffix, word, name in zip(('', '-2'), words, reversed(names), strict=True):
+            verdict = tab.inner_text(f'#verdict{suffix}')
+            assert f'{abs(lead):.3g} bits {word} than {name}' in verdict
     # One is blue where the other is orange, as strong.
     token = int(np.nanargmax(both[1].nats - both[0].nats))
     background = 'node => getComputedStyle(node).backgroundColor'
