@@ -215,7 +215,7 @@ def compared(
     A first token without a loss in one of them does not count; it has `of_first` bytes.
     """
     nats = np.stack([first.nats, second.nats]).astype(np.float64)
-    both = np.isfinite(nats).all(axis=0)
+    both = np.all(np.isfinite(nats), axis=0)
     num_bytes -= 0 if both[0] else of_first
     nats = nats[:, both]
     bits = nats.sum(axis=1) / LN2 / max(num_bytes, 1)
