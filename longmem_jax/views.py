@@ -114,25 +114,34 @@ class View:
     kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
 
 
-def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> Held:
+def held_window(
+    count: jax.Array, capacity: int, newer: jax.Array | int = 0, sinks: int = 0
+) -> Held:
     """The entries of a right-aligned window, see `attention.window.push`.
 
-    `count`, int32 [batch], are filled, the last ones; `newer`, int or int32 [batch], is the number
-    of tokens that are newer than all of them.
+    `count`, int32 [batch], are filled, the last ones, or all if it is more than `capacity`. If the first
+    `sinks` are kept, it counts all tokens of the document. `newer`, int or int32 [batch], is the number
+    of tokens that are newer than all entries.
     """
-    back = capacity - jnp.arange(capacity, dtype=jnp.int32)[None]
-    ages = back + jnp.reshape(jnp.asarray(newer, jnp.int32), (-1, 1))
-    return Held((back <= count[:, None]).astype(jnp.float32), ages)
+    place, count = jnp.arange(capacity, dtype=jnp.int32)[None], count[:, None]
+    ages = capacity - place
+    filled = (ages <= count).astype(jnp.float32)
+    ages = jnp.where((count > capacity) & (place < sinks), count - place, ages)
+    return Held(filled, ages + jnp.reshape(jnp.asarray(newer, jnp.int32), (-1, 1)))
 
 
-def read_window(look: Any, share: jax.Array | float = 1.0) -> dict[str, Read]:
+def read_window(
+    look: Any, share: jax.Array | float = 1.0, ages: jax.Array | None = None
+) -> dict[str, Read]:
     """Reads of an attention whose keys are the tokens before the segment, then those of the
     segment. `share` is its weight where a gate mixes it with something else, broadcastable to
-    [batch, heads, 1, 1].
+    [batch, heads, 1, 1]. `ages` are those of the tokens before, int32 [batch, n]; None = n .. 1.
     """
     (*_, (_, length)) = look.parts
     before = look.weights.shape[-1] - length
     places = jnp.arange(before + length, dtype=jnp.int32)[None, None, None] - before
+    if ages is not None:
+        places = jnp.where(places < 0, jnp.pad(-ages, [(0, 0), (0, length)])[:, None, None], places)
     return {'attention': Read((look.weights * share).astype(jnp.float32), places)}
 
 

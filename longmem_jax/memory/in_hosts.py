@@ -5,6 +5,13 @@ from longmem_jax.contract import Group
 # Gates of a memory in a pretrained decoder begin almost closed, at .05. The decoder was never trained
 # with a memory; an open gate would replace half of each head's output at once.
 FIRST_GATE_IN_HOST = -3.0
+# First tokens of a document that windows keep, as in the paper on attention sinks (see `sinks.py`).
+FIRST_TOKENS = 4
+
+
+def room_of_window(reach: int) -> int:
+    """Vectors of a window of `reach` that keeps the first tokens, and at least as many others."""
+    return max(reach, 2 * FIRST_TOKENS)
 
 
 def position_of_window(position: str) -> str:

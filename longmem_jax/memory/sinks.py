@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.self_attention import KeyValues, attention_of, write_at
+from longmem_jax.attention.window import check_sinks, push
 from longmem_jax.contract import (
     Entry,
     Fields,
@@ -33,11 +34,16 @@ from longmem_jax.contract import (
     Scale,
 )
 from longmem_jax.layers.projections import Projections
-from longmem_jax.memory.in_hosts import position_of_window, rates_of_window
+from longmem_jax.memory.in_hosts import (
+    FIRST_TOKENS,
+    position_of_window,
+    rates_of_window,
+    room_of_window,
+)
 from longmem_jax.memory.overflow import Overflow, nothing
 from longmem_jax.problems import at_least, one_of
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
-from longmem_jax.views import Held, Read, Seen, Series, View, norms, read_window
+from longmem_jax.views import Held, Read, Seen, Series, View, held_window, norms, read_window
 
 OVERFLOWS = ('none', 'delta')
 
@@ -82,15 +88,8 @@ def remember(state: SinksState, new: jax.Array, num_valid: jax.Array, sinks: int
       num_valid: int32 [batch], number of tokens; they come first.
       sinks: tokens that are never dropped.
     """
-    size = state.hidden.shape[1]
-    filled = jnp.minimum(state.count, size)
-    place = jnp.arange(size, dtype=jnp.int32)[None]
-    # Of the held vectors followed by the new ones: the last ones, or the first for places of sinks.
-    last, first = place + num_valid[:, None], place + (size - filled)[:, None]
-    overflows = (filled + num_valid > size)[:, None]
-    source = jnp.where(overflows & (place < sinks), first, last)
-    joined = jnp.concatenate([state.hidden, new.astype(state.hidden.dtype)], axis=1)
-    hidden = jnp.take_along_axis(joined, source[..., None], axis=1)
+    filled = jnp.minimum(state.count, state.hidden.shape[1])
+    hidden, _ = push(state.hidden, filled, new, num_valid, sinks)
     return state.replace(hidden=hidden, count=count_on(state.count, num_valid))
 
 
@@ -114,12 +113,7 @@ def leaving(
 def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that the window has room for the sinks and for more."""
     found = at_least(fields, 0, 'sinks') + one_of(fields, overflow=OVERFLOWS)
-    if not found and fields['memory_length'] <= fields['sinks']:
-        found = [
-            f'memory_length = {fields["memory_length"]}: holds no more than the first sinks = '
-            f'{fields["sinks"]} tokens; use at least {fields["sinks"] + 1}'
-        ]
-    return found
+    return found or check_sinks(fields)
 
 
 class AttentionSinks(nn.Module):
@@ -214,29 +208,17 @@ class AttentionSinks(nn.Module):
         return self.written(state, cache.hidden, count)
 
 
-def ages(layer: AttentionSinks, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Whether places hold a token, bool [batch, memory_length], and its age, int32: 1 = the last one."""
-    size = layer.memory_length
-    place = jnp.arange(size, dtype=jnp.int32)[None]
-    count, filled = count[:, None], jnp.minimum(count, size)[:, None]
-    age = size - place
-    dropped = (count > size) & (place < layer.sinks)
-    return place >= size - filled, jnp.where(dropped, count - place, age)
-
-
 def held(layer: AttentionSinks, state: SinksState) -> dict[str, Held]:
     """The tokens that are held."""
-    there, age = ages(layer, state.count)
-    return {'first and last tokens': Held(there.astype(jnp.float32), age)}
+    return {
+        'first and last tokens': held_window(state.count, layer.memory_length, sinks=layer.sinks)
+    }
 
 
 def read(seen: Seen) -> dict[str, Read]:
     """Reads of the attention, sinks at their places in the text."""
-    found = read_window(seen.look())['attention']
-    _, age = ages(seen.layer, seen.state.count)
-    own = found.places[..., seen.layer.memory_length :]
-    own = jnp.broadcast_to(own, (age.shape[0], 1, 1, own.shape[-1]))
-    return {'attention': Read(found.weights, jnp.concatenate([-age[:, None, None], own], axis=-1))}
+    (window,) = held(seen.layer, seen.state).values()
+    return read_window(seen.look(), ages=window.ages)
 
 
 def series(seen: Seen) -> Series:
@@ -248,8 +230,8 @@ def series(seen: Seen) -> Series:
 def recipe(scale: Scale, overflow: str) -> Recipe:
     """A window of `scale.reach` vectors, with the paper's four sinks."""
     position, notes = scale.position()
-    length = max(scale.reach, 8)
-    fields = dict(memory_length=length, sinks=4, position=position, overflow=overflow)
+    length = room_of_window(scale.reach)
+    fields = dict(memory_length=length, sinks=FIRST_TOKENS, position=position, overflow=overflow)
     return Recipe({'sinks': fields}, notes=notes)
 
 

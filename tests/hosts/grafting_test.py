@@ -54,6 +54,25 @@ def test_layers_without_the_memory_keep_the_first_tokens():
     assert np.abs(second - first).max() > 1e-6
 
 
+@pytest.mark.parametrize('name', ['llama', pytest.param('qwen3', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('memory', ['memorizing', 'normalized_xl'])
+def test_with_shut_gates_a_memory_is_the_host_with_its_first_tokens(memory, name):
+    """In seven segments, of which windows hold two at most."""
+    host, _ = of_host(name)
+    tokens = np.random.default_rng(0).integers(0, 9, (7, 2, LENGTH)).astype(np.int32)
+    config = get_config(f'memory={memory},layers=last', name)
+    module, params, _ = loaded(host, config)
+    plain = get_config('memory=sinks', name)
+    plain.model.sinks = config.model.sinks  # of the layer without the memory
+    wanted = logits(*loaded(host, plain)[:2], tokens)
+
+    def shut(path, leaf):
+        return np.full_like(leaf, -1e9) if parameter_path(path).endswith('gate') else leaf
+
+    params = jax.tree.map_with_path(shut, params)
+    np.testing.assert_allclose(logits(module, params, tokens), wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     'memory',
     [

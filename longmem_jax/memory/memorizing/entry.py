@@ -85,14 +85,13 @@ ENTRY = Entry(
     recipe=Recipes({'memorizing': recipe}),
     graft=Graft(
         lambda scale, position: dict(
-            position=position,
-            memory_length=0 if position == 'none' else scale.segment,
-            normalized=False,
+            **normalized_attention.of_host(scale, position),
             skip_gate_when_empty=True,
             gate_init=FIRST_GATE_IN_HOST,
         ),
         exact=True,
-        how="gates per head, which are closed while nothing is stored; the host's scores",
+        how="gates per head, which are closed while nothing is stored; the host's scores, "
+        'and a window that keeps the first tokens',
         positions='none in the memory, as in the paper',
     ),
     view=View(held, read, lengths={'memory_length': '', 'memory_size': '+ entries '}),
@@ -101,7 +100,7 @@ ENTRY = Entry(
         released=dict(
             search='bucketed', unwritten='zeros', start='zeros', attend_self=False, window=5
         ),
-        of_a_host=dict(normalized=False, position='rotary', skip_gate_when_empty=True),
+        of_a_host=dict(normalized=False, position='rotary', skip_gate_when_empty=True, sinks=2),
         int8=dict(cache_dtype='int8', memory_length=0, position='none', block_size=12),
     ),
 )

@@ -55,7 +55,7 @@ class Memorizing(nn.Module):
     """Local attention with recent keys, plus the nearest of `memory_size` older ones.
 
     Attributes:
-      position, memory_length, window, attend_self, start, scale_init, normalized: of the local
+      position, memory_length, window, attend_self, start, scale_init, normalized, sinks: of the local
         attention, see `NormalizedAttention`; the memory has no positions.
       memory_size: keys and values kept per lane (batch row) and head, first in, first out.
       top_k: entries that a query reads.
@@ -81,6 +81,7 @@ class Memorizing(nn.Module):
     start: str = 'empty'
     scale_init: float = 1.0
     normalized: bool = True
+    sinks: int = 0
     memory_size: int = 8192
     top_k: int = 32
     search: str = 'exact'

@@ -16,11 +16,14 @@ from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues
-from longmem_jax.attention.window import push
-from longmem_jax.contract import STARTS, Fields, ModelSettings
+from longmem_jax.attention.window import check_sinks, push
+from longmem_jax.contract import STARTS, Fields, ModelSettings, Scale
 from longmem_jax.layers import feature_maps, initializers
 from longmem_jax.layers.projections import Projections
+from longmem_jax.memory.in_hosts import FIRST_TOKENS, room_of_window
 from longmem_jax.problems import above, at_least, one_of
+from longmem_jax.segment import count_on
+from longmem_jax.views import Held, held_window
 
 POSITIONS = ('t5', 'alibi', 'rotary', 'none')
 EPSILON = 1e-6  # added to the squared length of queries and keys
@@ -37,8 +40,9 @@ class RecentKeys(flax.struct.PyTreeNode):
     """Keys and values of the last tokens.
 
     Attributes:
-      keys, values: [batch, kv_heads, memory_length, head_dim]; the last `count` are filled.
-      count: int32 [batch].
+      keys, values: [batch, kv_heads, memory_length, head_dim]; the last `min(count, memory_length)` are
+        filled.
+      count: int32 [batch], tokens of the document so far; it stays at 2^31 - 1. 0 without a cache.
     """
 
     keys: jax.Array
@@ -47,12 +51,20 @@ class RecentKeys(flax.struct.PyTreeNode):
 
 
 def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
-    """Checks that the scale is positive and lengths are not negative."""
-    return [
+    """Checks that the scale is positive, lengths are not negative, and first tokens can be seen."""
+    problems = [
         *one_of(fields, position=POSITIONS, start=STARTS),
         *above(fields, 0, 'scale_init'),
-        *at_least(fields, 0, 'memory_length', 'window'),
+        *at_least(fields, 0, 'memory_length', 'window', 'sinks'),
     ]
+    if fields['sinks'] and not problems:
+        problems = check_sinks(fields)
+        if fields['window']:
+            problems.append(
+                f'window = {fields["window"]}: hides the first sinks = {fields["sinks"]} tokens; set '
+                'one of them to 0'
+            )
+    return problems
 
 
 class NormalizedAttention(nn.Module):
@@ -70,6 +82,7 @@ class NormalizedAttention(nn.Module):
         only an optimizer with relative steps, such as Adafactor, soon changes that.
       normalized: queries and keys are unit vectors, with a learned scale; False = as they are, with
         the scale of the model, as in pretrained decoders.
+      sinks: first tokens of a document that the cache never drops, see `memory/sinks.py`.
     """
 
     settings: ModelSettings
@@ -81,6 +94,7 @@ class NormalizedAttention(nn.Module):
     start: str
     scale_init: float
     normalized: bool = True
+    sinks: int = 0
 
     def setup(self) -> None:
         settings = self.settings
@@ -129,13 +143,13 @@ class NormalizedAttention(nn.Module):
           queries: see `queries`.
           keys, values: [batch, kv_heads, memory_length + m, head_dim].
           offset: key index of the first query, int or int32 [batch].
-          count: int32 [batch], filled recent keys.
+          count: int32 [batch], see `RecentKeys`.
           train: turns dropout on.
         """
         num_queries, num_keys = queries.shape[2], keys.shape[2]
         first, mask, bias = None, None, None
         if self.memory_length and self.start == 'empty':
-            first = self.memory_length - count
+            first = self.memory_length - jnp.minimum(count, self.memory_length)
         if not self.attend_self:
             position = jnp.asarray(offset, jnp.int32).reshape(-1, 1, 1)
             position = position + jnp.arange(num_queries, dtype=jnp.int32)[None, :, None]
@@ -197,14 +211,26 @@ class NormalizedAttention(nn.Module):
         if not self.memory_length:
             return recent
 
-        def written(old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
-            old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(jax.lax.stop_gradient(new), 1, 2)
-            window, count = push(old, recent.count, new, num_valid)
-            return jnp.swapaxes(window, 1, 2), count
+        filled = jnp.minimum(recent.count, self.memory_length)
 
-        keys, _ = written(recent.keys, keys)
-        values, count = written(recent.values, values)
-        return RecentKeys(keys, values, count)
+        def written(old: jax.Array, new: jax.Array) -> jax.Array:
+            old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(jax.lax.stop_gradient(new), 1, 2)
+            return jnp.swapaxes(push(old, filled, new, num_valid, self.sinks)[0], 1, 2)
+
+        both = written(recent.keys, keys), written(recent.values, values)
+        return RecentKeys(*both, count_on(recent.count, num_valid))
+
+
+def of_host(scale: Scale, position: str) -> dict[str, Any]:
+    """Fields in a pretrained decoder: its scores, and a window that keeps the first tokens."""
+    rotary = position != 'none'
+    length, sinks = (room_of_window(scale.segment), FIRST_TOKENS) if rotary else (0, 0)
+    return dict(position=position, memory_length=length, sinks=sinks, normalized=False)
+
+
+def held(layer: Any, recent: RecentKeys) -> Held:
+    """The recent tokens of a layer with these fields."""
+    return held_window(recent.count, layer.memory_length, sinks=layer.sinks)
 
 
 def attention_of(layer: Any) -> NormalizedAttention:
@@ -219,4 +245,5 @@ def attention_of(layer: Any) -> NormalizedAttention:
         start=layer.start,
         scale_init=layer.scale_init,
         normalized=layer.normalized,
+        sinks=layer.sinks,
     )

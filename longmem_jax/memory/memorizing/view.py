@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.ring import Rows
+from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.layer import MemorizingState
-from longmem_jax.views import NOWHERE, Held, Read, Seen, held_window, read_window
+from longmem_jax.views import NOWHERE, Held, Read, Seen, read_window
 
 
 def ages(rows: Rows, entries: jax.Array) -> jax.Array:
@@ -21,7 +22,7 @@ def held(layer: Any, state: MemorizingState) -> dict[str, Held]:
     numbers = jnp.arange(layer.memory_size, dtype=jnp.int32)[None]
     filled = numbers < state.rows.count[:, None]
     return {
-        'recent': held_window(state.recent.count, layer.memory_length),
+        'recent': normalized_attention.held(layer, state.recent),
         'entries': Held(filled.astype(jnp.float32), ages(state.rows, numbers)),
     }
 
@@ -31,4 +32,5 @@ def read(seen: Seen) -> dict[str, Read]:
     look, gate = seen.look(''), seen.layer.gates(seen.state.rows.count)
     places = jnp.where(look.entries < 0, NOWHERE, -ages(seen.state.rows, look.entries))
     entries = Read((look.weights * gate).astype(jnp.float32), places)
-    return {**read_window(seen.look('attention'), 1 - gate), 'entries': entries}
+    recent = normalized_attention.held(seen.layer, seen.state.recent)
+    return {**read_window(seen.look('attention'), 1 - gate, recent.ages), 'entries': entries}

@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.contract import Entry, Graft, LayerType, ModelSettings, Recipe, Recipes, Scale
@@ -17,7 +18,7 @@ from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count
-from longmem_jax.views import View, held_window, read_window
+from longmem_jax.views import View, read_window
 
 
 class NormalizedXLCache(flax.struct.PyTreeNode):
@@ -45,6 +46,7 @@ class NormalizedXL(nn.Module):
     start: str = 'empty'
     scale_init: float = 1.0
     normalized: bool = True
+    sinks: int = 0
 
     def setup(self) -> None:
         self.projections = Projections(self.settings)
@@ -61,7 +63,7 @@ class NormalizedXL(nn.Module):
         state = jax.lax.stop_gradient(state)
         _, keys, values, local = self.attention.whole(self.normalize(x), state, train)
         new = self.attention.remember(state, keys, values, segment.num_valid)
-        metrics = {'memory_size': mean_count(state.count)}
+        metrics = {'memory_size': mean_count(jnp.minimum(state.count, self.memory_length))}
         return self.projections.out(local), new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: RecentKeys, batch_size: int) -> NormalizedXLCache:
@@ -100,18 +102,17 @@ ENTRY = Entry(
     ),
     recipe=Recipes({'normalized_xl': recipe}),
     graft=Graft(
-        lambda scale, position: dict(
-            position=position,
-            memory_length=0 if position == 'none' else scale.segment,
-            normalized=False,
-        ),
+        normalized_attention.of_host,
         exact=True,
-        how="a window of keys and values, masked while it is empty; the host's scores",
+        how='a window of keys and values, masked while it is empty, that keeps the first tokens; the '
+        "host's scores",
         positions="the host's rotary ones; with other positions there is no window",
     ),
     view=View(
-        held=lambda layer, state: {'recent': held_window(state.count, layer.memory_length)},
-        read=lambda seen: read_window(seen.look()),
+        held=lambda layer, state: {'recent': normalized_attention.held(layer, state)},
+        read=lambda seen: read_window(
+            seen.look(), ages=normalized_attention.held(seen.layer, seen.state).ages
+        ),
         lengths={'memory_length': ''},
     ),
     toy=dict(memory_length=4),
