@@ -437,6 +437,7 @@ def Memorizing(
     start: str = 'empty',
     scale_init: float = 1.0,
     normalized: bool = True,
+    sinks: int = 0,
     memory_size: int = 8192,
     top_k: int = 32,
     search: str = 'exact',
@@ -484,6 +485,7 @@ def NormalizedXL(
     start: str = 'empty',
     scale_init: float = 1.0,
     normalized: bool = True,
+    sinks: int = 0,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Local attention with recent keys and nothing more; attributes as in `Memorizing`."""

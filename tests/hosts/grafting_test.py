@@ -200,6 +200,21 @@ def test_low_rank_parts_of_a_host_are_their_merged_kernels(name):
     assert np.abs(found - wanted).max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(memory_length=4), 'holds no more than the first sinks = 4 tokens'),
+        (dict(window=6), 'window = 6: hides the first sinks = 4 tokens'),
+        (dict(sinks=-1), 'sinks = -1: must be at least 0'),
+    ],
+)
+def test_a_window_without_room_for_first_tokens_is_refused(changes, message):
+    config = get_config('memory=memorizing', 'llama')
+    config.model.memorizing.update(changes)
+    (problem,) = checks.find_problems(config, 1)
+    assert message in problem
+
+
 def test_numbers_of_layers():
     assert grafting.numbers('2', 4) == (2,)
     assert grafting.numbers('0-1+last', 4) == (0, 1, 3)
