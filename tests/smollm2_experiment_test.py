@@ -22,7 +22,7 @@ def arguments(tmp_path):
             path.write_text(' '.join(f'the hat {book * i % 7} in an old inn' for i in range(40)))
     return [
         f'--path={HOST}', f'--books={tmp_path / "books"}', f'--output={tmp_path / "out"}',
-        '--tokens=64', '--segments=2', '--tiny',
+        '--tokens=64', '--segments=2', '--seeds=2', '--tiny',
     ]  # fmt: skip
 
 
@@ -48,7 +48,9 @@ def test_bits_per_byte_by_position():
     nats = [[8.0 * math.log(2)] * 4, [4.0 * math.log(2)] * 4]
     found = {'nats': nats, 'bytes': [2.0, 2.0], 'segment': 512}
     assert reading.bits(found, 0, 2048) == pytest.approx(3.0)
-    assert report.by_position(found) == {'0 - 512': 3.0, '512 - 2,048': 3.0, 'all': 3.0}
+    assert report.by_position(found) == {
+        '0 - 512': 3.0, '512 - 2,048': 3.0, 'all': 3.0, 'book 0': 4.0, 'book 1': 2.0
+    }  # fmt: skip
     assert math.isnan(reading.bits(found, 2048, 4096))
 
 
@@ -67,8 +69,10 @@ def test_a_run_is_kept_and_has_tables(arguments, tmp_path, capsys):
     command.main(arguments)
     made = json.loads((tmp_path / 'out/smollm2.json').read_text())
     assert set(made) == {'windows', 'inside', 'grafts'}
-    assert made['grafts']['memorizing shut'].keys() == {'run', '0 - 64', 'all'}
-    assert 'infini with gates learned' in made['grafts']
+    assert made['grafts']['memorizing shut'].keys() == {
+        'run', '0 - 64', 'all', 'book 0', 'book 1'
+    }  # fmt: skip
+    assert 'memorizing with gates learned, seed 1' in made['grafts']
     assert made['grafts']['memorizing'] != made['grafts']['memorizing shut']
     assert '## inside' in (tmp_path / 'out/smollm2.md').read_text()
     capsys.readouterr()

@@ -29,7 +29,7 @@ toy = toys.moved
 # Whose first layer reads vectors of single tokens, or of neighbours, so that one can be changed alone.
 OF_TOKENS = (
     'local', 'full', 'transformer_xl', 'normalized_xl', 'memorizing', 'adaptive_span', 'expire_span',
-    'compressive', 'compressive:sliding', 'memory_tokens:leading',
+    'compressive', 'compressive:sliding', 'memory_tokens:leading', 'sinks', 'memorizing:of_a_host',
 )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def test_places_are_of_the_tokens_that_were_read(name):
     """Another token changes, in the first layer, only the scores of keys that stand for it."""
     segments, last, changed_some = random_segments(), SEGMENTS - 1, False
     before = seen(name)[last][1]['block_0/attention'].read
-    for back in (1, 4, 7, 12):
+    for back in (1, 4, 7, 12, last * LENGTH):  # the last is the first token of the document
         at = last * LENGTH - back
         tokens = np.array(segments.tokens)
         where = (at // LENGTH, slice(None), at % LENGTH)

@@ -31,7 +31,7 @@ CLEAR = 2.0  # standard errors of a derivative that is not noise
 def rows(window: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Names to variants of `configs/host.py` and changed fields."""
     every = f',layers=0-last,segment={window}'
-    fields = {'memory_size': 8192, 'memory_length': 0}
+    fields = {'memory_size': 8192, 'memory_length': 0, 'sinks': 0}
     return {
         'memorizing': (
             f'memory=memorizing{every}',

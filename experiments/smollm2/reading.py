@@ -100,7 +100,7 @@ def kept(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def keep(path: Path, content: Any) -> Any:
+def keep(path: Path, content: Any, seed: int = 0) -> Any:
     """Writes the numbers of a finished part, with where they come from."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return provenance.save(path, content, [0])
+    return provenance.save(path, content, [seed])

@@ -14,14 +14,19 @@ BORDERS = (0, 512, 2048, 4096, 8192, 16_384, 65_536)  # tokens
 
 
 def by_position(found: dict[str, Any]) -> dict[str, float]:
-    """Bits per byte of each part of the books that was read; 'all' = beyond the first window."""
+    """Bits per byte by position in the books; 'all' and 'book N': beyond the first window."""
     length = min(len(book) for book in found['nats']) * found['segment']
     borders = [border for border in BORDERS if border < length] + [length]
     parts = {
         f'{a:,} - {b:,}': round(bits(found, a, b), 4)
         for a, b in zip(borders, borders[1:], strict=False)
     }
-    return parts | {'all': round(bits(found, borders[min(1, len(borders) - 2)], length), 4)}
+    first = borders[min(1, len(borders) - 2)]
+    books = {
+        f'book {number}': round(bits(found | {'nats': [nats], 'bytes': [size]}, first, length), 4)
+        for number, (nats, size) in enumerate(zip(found['nats'], found['bytes'], strict=True))
+    }
+    return parts | {'all': round(bits(found, first, length), 4)} | books
 
 
 def of_gates(found: dict[str, Any]) -> dict[str, float]:
@@ -53,6 +58,10 @@ def collected(output: Path) -> dict[str, Any]:
             rows[f'{name} shut'] = run | by_position(found['shut'])
         else:
             rows[name] = run | by_position(found)
+            if 'gates' in found:
+                gates = np.concatenate(list(found['gates'].values()))
+                learned = {'least': gates.min(), 'mean': gates.mean(), 'largest': gates.max()}
+                rows[name] |= {f'{k} gate': round(float(v), 4) for k, v in learned.items()}
     return parts
 
 

@@ -37,9 +37,17 @@ def grafts(window: int, layers: str) -> dict[str, tuple[str, dict[str, Any]]]:
             f'memory=memorizing,layers={layers},{whole}',
             {'model.memorizing.memory_size': 8192},
         ),
+        'memorizing sliding': (
+            f'memory=memorizing,layers={layers},{whole}',
+            {'model.memorizing.memory_size': 8192, 'model.memorizing.sinks': 0},
+        ),
         'memorizing on segments': (
             f'memory=memorizing,layers={layers},{whole}',
-            {'model.memorizing.memory_size': 8192, 'model.memorizing.memory_length': 0},
+            {
+                'model.memorizing.memory_size': 8192,
+                'model.memorizing.memory_length': 0,
+                'model.memorizing.sinks': 0,
+            },
         ),
         'infini': (f'memory=infini,layers={layers},{whole}', {}),
     }
@@ -77,17 +85,20 @@ def run_grafts(options: Any) -> None:
 
 def run_learning(options: Any) -> None:
     """The gates of one graft learn on other novels, at a rate at which they can open."""
-    variants, _ = grafts(*((16, '1') if options.tiny else (WINDOW, LAYERS)))['infini']
-    path = options.output / 'grafts' / 'infini with gates learned.json'
-    if reading.kept(path):
-        return
-    changes = {
+    variants, fields = grafts(*((16, '1') if options.tiny else (WINDOW, LAYERS)))['memorizing']
+    changes = fields | {
         'optimizer.learning_rate': RATE, 'optimizer.schedule': 'constant', 'data.pieces': 16,
         'train.num_steps': 2 if options.tiny else options.steps, 'train.segments_per_step': 2,
     }  # fmt: skip
-    trainer, params = reading.begun(reading.config_of(options, f'{variants},frozen', **changes))
-    done = trainer.train(0, None, 100, begin=params)
-    gates = {path: jax.nn.sigmoid(gate) for path, gate in gates_of(done.params).items()}
-    found = reading.by_segment(trainer, done.params, options.tokens)
-    shown = {'steps': done.steps, 'gates': jax.tree.map(lambda gate: gate.tolist(), gates)}
-    reading.keep(path, found | shown)
+    for seed in range(options.seeds):
+        path = options.output / 'grafts' / f'memorizing with gates learned, seed {seed}.json'
+        if reading.kept(path):
+            continue
+        trainer, params = reading.begun(reading.config_of(options, f'{variants},frozen', **changes))
+        done = trainer.train(seed, None, 100, begin=params)
+        gates = {path: jax.nn.sigmoid(gate) for path, gate in gates_of(done.params).items()}
+        found = reading.by_segment(trainer, done.params, options.tokens)
+        shown = {'steps': done.steps, 'gates': jax.tree.map(lambda gate: gate.tolist(), gates)}
+        reading.keep(path, found | shown, seed)
+        del trainer, params, done
+        gc.collect()

@@ -47,5 +47,5 @@ def check_sinks(fields: Fields) -> list[str]:
         return []
     return [
         f'memory_length = {fields["memory_length"]}: holds no more than the first sinks = '
-        f'{fields["sinks"]} tokens; use at least {fields["sinks"] + 1}'
+        f'{fields["sinks"]} tokens; use at least {fields["sinks"] + 1}, or fewer sinks'
     ]

@@ -124,10 +124,10 @@ def graft(
     """Puts a memory into the host that is the model of a configuration; see `use_host`.
 
     Layers without it stay the host's where its positions are rotary. They see their segment, one before
-    it, and the first tokens of the document (`Graft.window`): without those a host breaks. The window of
-    `memorizing` keeps them too, those of other memories do not. Around a
-    memory with tokens of its own they see as many tokens as a segment has with those. Positions in
-    embeddings begin at 0 in every segment, and then those layers see the segment alone.
+    it, and the first tokens of the document (`Graft.window`), as layers with `memorizing` do: without
+    those a host breaks. Around a memory with tokens of its own they see as many tokens as a segment has
+    with those. Positions in embeddings begin at 0 in every segment, and then those layers see the
+    segment alone.
 
     Args:
       name: one of `grafts()`.
