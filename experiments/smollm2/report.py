@@ -59,7 +59,7 @@ def collected(output: Path) -> dict[str, Any]:
         else:
             rows[name] = run | by_position(found)
             if 'gates' in found:
-                gates = np.concatenate(list(found['gates'].values()))
+                gates = 1 / (1 + np.exp(-np.concatenate(list(found['gates'].values()))))
                 learned = {'least': gates.min(), 'mean': gates.mean(), 'largest': gates.max()}
                 rows[name] |= {f'{k} gate': round(float(v), 4) for k, v in learned.items()}
     return parts

@@ -3,7 +3,7 @@
 import gc
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 
 from experiments.smollm2 import reading
 from experiments.smollm2.inside import at_gate, gates_of, with_gates
@@ -84,21 +84,32 @@ def run_grafts(options: Any) -> None:
 
 
 def run_learning(options: Any) -> None:
-    """The gates of one graft learn on other novels, at a rate at which they can open."""
+    """The gates of one graft learn on other novels, at a rate at which they can open; or are shut.
+
+    A row that was read less far than `--tokens` is read again with the gates that it has.
+    """
     variants, fields = grafts(*((16, '1') if options.tiny else (WINDOW, LAYERS)))['memorizing']
     changes = fields | {
         'optimizer.learning_rate': RATE, 'optimizer.schedule': 'constant', 'data.pieces': 16,
         'train.num_steps': 2 if options.tiny else options.steps, 'train.segments_per_step': 2,
     }  # fmt: skip
-    for seed in range(options.seeds):
-        path = options.output / 'grafts' / f'memorizing with gates learned, seed {seed}.json'
-        if reading.kept(path):
+    for seed in (None, *range(options.seeds)):
+        path = options.output / 'learning' / ('shut.json' if seed is None else f'seed {seed}.json')
+        found = reading.kept(path)
+        if found and len(found['nats'][0]) * found['segment'] >= options.tokens:
             continue
-        trainer, params = reading.begun(reading.config_of(options, f'{variants},frozen', **changes))
-        done = trainer.train(seed, None, 100, begin=params)
-        gates = {path: jax.nn.sigmoid(gate) for path, gate in gates_of(done.params).items()}
-        found = reading.by_segment(trainer, done.params, options.tokens)
-        shown = {'steps': done.steps, 'gates': jax.tree.map(lambda gate: gate.tolist(), gates)}
-        reading.keep(path, found | shown, seed)
-        del trainer, params, done
+        config = reading.config_of(options, f'{variants},frozen', **changes)
+        trainer, params = reading.begun(config)
+        if seed is None:
+            params = with_gates(params, at_gate(gates_of(params), 0.0))
+        elif found:
+            params = with_gates(
+                params, {name: jnp.asarray(gate) for name, gate in found['gates'].items()}
+            )
+        else:
+            params = trainer.train(seed, None, 100, begin=params).params
+        read = reading.by_segment(trainer, params, options.tokens)
+        gates = {name: gate.tolist() for name, gate in gates_of(params).items()}
+        reading.keep(path, read | {'steps': config.train.num_steps, 'gates': gates}, seed or 0)
+        del trainer, params
         gc.collect()
