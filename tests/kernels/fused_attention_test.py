@@ -169,6 +169,42 @@ def test_soft_masks_and_near_positions(per_lane):
     chex.assert_trees_all_close(expected, with_derivatives(fused, *arguments), atol=3e-5)
 
 
+@SLOW
+def test_groups_of_heads_and_large_scores():
+    """Scores of hundreds, also of keys that are not seen, of heads that share keys in pairs."""
+    arguments = (
+        normal(0, BATCH, 4, LENGTH, WIDTH),
+        normal(1, BATCH, 2, LENGTH + MEMORY, WIDTH),
+        normal(2, BATCH, 2, LENGTH + MEMORY, WIDTH),
+    )
+
+    def by(attend):
+        rules = Rules(offset=MEMORY, scale=50.0)
+        return with_derivatives(lambda *vectors: attend(*vectors, rules), *arguments)
+
+    chex.assert_trees_all_close(by(attention.attend), by(fused_rules.attend), atol=1e-3, rtol=1e-3)
+
+
+def test_soft_masks_that_almost_vanish():
+    """As `mix`, 1e-8 is added to the sum of the weights: what is read shrinks with the mask."""
+    values = vectors()[2]
+    remaining = jnp.full((1, 1, LENGTH + MEMORY), np.nextafter(np.float32(-1), np.float32(0)))
+    whole = jnp.zeros((1, LENGTH + MEMORY), jnp.int32)
+    out = fused_attention.attend_fused(
+        jnp.zeros((BATCH, HEADS, LENGTH, WIDTH)),
+        values,
+        values,
+        since=whole,
+        until=whole + fused_plan.NEVER_SINCE,
+        remaining=remaining,
+        ramp=1,
+    )
+    soft = 2.0**-24  # of query 0, the only one with some
+    expected = values.mean(axis=2) * (soft / (soft + 1e-8))
+    chex.assert_trees_all_close(out[:, :, 0], expected, atol=1e-4)
+    assert not np.asarray(out[:, :, 1:]).any()
+
+
 def test_dropout_drops_its_share_without_a_pattern():
     query = jnp.arange(300, dtype=jnp.int32)[:, None]
     key = jnp.arange(400, dtype=jnp.int32)[None]

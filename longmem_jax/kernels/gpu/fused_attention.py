@@ -16,9 +16,9 @@ from longmem_jax.kernels.attention_products import EPSILON, NEVER
 from longmem_jax.kernels.fused_plan import Inputs, Plan
 from longmem_jax.kernels.pallas import pl, triton
 
-BLOCK, SMALLER = 64, 32  # queries, and keys; for vectors that are wider than WIDE
+BLOCK = 64  # queries, and keys; fewer for vectors that are wider than WIDE
 WIDE = 128
-NARROWEST = 16  # head_dim of Triton's products, which is a power of two
+NARROWEST = 16  # every side of Triton's products, which is a power of two
 WARPS, STAGES = 4, 2
 
 
@@ -87,7 +87,8 @@ class _Call:
     def __init__(self, plan: Plan, inputs: Inputs) -> None:
         self.plan, self.inputs = plan, inputs
         self.width = max(NARROWEST, 1 << (inputs.queries.shape[3] - 1).bit_length())
-        block = BLOCK if self.width <= WIDE else SMALLER
+        # Blocks of queries, keys and values have to fit into shared memory.
+        block = max(NARROWEST, min(BLOCK, BLOCK * WIDE // self.width))
         self.queries, self.keys = min(block, plan.block_queries), min(block, plan.block_keys)
         self.rows: jax.Array | None = None
         self.by_distance: Callable[[jax.Array], dict[str, jax.Array]] = lambda rows: {}
