@@ -65,6 +65,7 @@ def find_topology(name: str) -> Any:
         raise UsageError('--mode=compile needs --topology=, such as v5e:4x4, v5p:2x2x1 or h100:8.')
     if found := gpus.parsed(name):
         return _gpus(*found)
+    known = ', '.join(gpus.GPUS)
     # Otherwise libtpu asks the cloud's metadata server, which may not exist here.
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
     os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
@@ -74,6 +75,7 @@ def find_topology(name: str) -> Any:
         import libtpu  # noqa: F401
     except ImportError as error:
         raise UsageError(
+            f'--topology={name}: none of the GPUs {known} (such as h100:8), and for TPUs '
             "--mode=compile needs libtpu: pip install 'longmem_jax[tpu-aot]'."
         ) from error
     try:
@@ -82,7 +84,7 @@ def find_topology(name: str) -> Any:
         reason = str(error).splitlines()[0]
         raise UsageError(
             f'--topology={name}: not a slice that libtpu knows ({reason}), and none of the GPUs '
-            f'{", ".join(gpus.GPUS)}.'
+            f'{known}.'
         ) from error
 
 

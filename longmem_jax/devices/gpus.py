@@ -57,7 +57,7 @@ GPUS = {
     'h100': Gpu('NVIDIA H100 80GB HBM3', (9, 0), 132, 85e9, 3.35e12, 50 << 20, 228 << 10, 1.98),
     'h200': Gpu('NVIDIA H200', (9, 0), 132, 150e9, 4.8e12, 60 << 20, 228 << 10, 1.98),
 }
-NAME = re.compile(rf'({"|".join(GPUS)})(?::(\d+))?')
+NAME = re.compile(rf'({"|".join(GPUS)})(?::([1-9]\d*))?')
 
 
 def parsed(name: str) -> tuple[Gpu, int] | None:

@@ -35,6 +35,10 @@ def test_without_libtpu_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'libtpu', None)
     with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[tpu-aot\]'\.$"):
         compile.find_topology('v5e:2x2')
+    with pytest.raises(
+        UsageError, match=r'H100: none of the GPUs a100, h100, h200 \(such as h100:8'
+    ):
+        compile.find_topology('H100')
 
 
 TWICE = """
@@ -64,6 +68,7 @@ def test_gpus_have_names():
     assert gpus.parsed('h100') == (gpus.GPUS['h100'], 1)
     assert gpus.parsed('a100:8') == (gpus.GPUS['a100'], 8)
     assert gpus.parsed('v5e:4x4') is None and gpus.parsed('h100:') is None
+    assert gpus.parsed('h100:0') is None
     assert 'memory_bandwidth: 3350000000000\n' in gpus.GPUS['h100'].target()
     device = types.SimpleNamespace(device_kind='NVIDIA H200')
     assert (hardware.peak_flops(device), hardware.memory_bytes(device)) == (0, 150e9)
