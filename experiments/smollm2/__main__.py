@@ -15,6 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from experiments.seeds import add_seeds
 from experiments.smollm2 import inside, report, windows
 
 PARTS = {
@@ -38,7 +39,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--tokens', type=int, default=8192, help='read of every test book')
     parser.add_argument('--segments', type=int, default=4, help='that gates are looked at in')
     parser.add_argument('--steps', type=int, default=40, help='of 1,024 tokens')
-    parser.add_argument('--seeds', type=int, default=1, help='of the order of the novels')
+    add_seeds(parser, '1', 'of the order of the novels')
     parser.add_argument('--tiny', action='store_true')
     options = parser.parse_args(arguments)
     unknown = {*options.parts} - {*PARTS}

@@ -93,7 +93,7 @@ def run_learning(options: Any) -> None:
         'optimizer.learning_rate': RATE, 'optimizer.schedule': 'constant', 'data.pieces': 16,
         'train.num_steps': 2 if options.tiny else options.steps, 'train.segments_per_step': 2,
     }  # fmt: skip
-    for seed in (None, *range(options.seeds)):
+    for seed in (None, *options.seeds):
         path = options.output / 'learning' / ('shut.json' if seed is None else f'seed {seed}.json')
         found = reading.kept(path)
         if found and len(found['nats'][0]) * found['segment'] >= options.tokens:
