@@ -2,7 +2,8 @@
 
 The same `Plan`, `Inputs` and results as those for TPUs. A program has a block of queries, or of keys in
 the backward pass, and loops over the blocks on the other side of which it sees something. Scores by
-distance are one product before the kernel, float32 [queries, rows]; programs read their diagonals.
+distance are one product before the kernel, float32 [queries, rows]; programs read their diagonals. Heads
+are in front there, as in the product, whose result would be copied otherwise.
 """
 
 from collections.abc import Callable
@@ -65,7 +66,7 @@ def backward(
     )
     by_queries = {'queries': (call.wide(num_queries), inputs.queries.dtype)}
     if call.rows is not None:
-        by_queries['rows'] = ((batch, heads, num_queries, plan.rows), inputs.queries.dtype)
+        by_queries['rows'] = ((heads, batch, num_queries, plan.rows), inputs.queries.dtype)
     ranges = call.ranges(of_keys=False)
     found |= zip(
         by_queries,
@@ -161,19 +162,23 @@ class _Call:
         if given.seeds is not None:
             arrays['seeds'] = given.seeds.reshape(batch, heads, 1)
 
-        def spec(shape: tuple[int, ...]) -> 'pl.BlockSpec':
-            group = heads // shape[1] if shape[1] > 1 else 0
+        def spec(name: str, shape: tuple[int, ...]) -> 'pl.BlockSpec':
+            first = name.endswith('rows')  # heads are
+            per_lane, own = (shape[1], shape[0]) if first else shape[:2]
+            group = heads // own if own > 1 else 0
 
             def of(block: Any, head: Any, lane: Any) -> Any:
                 mine = head if group == 1 else jax.lax.div(head, jnp.int32(group)) if group else 0
-                return (lane if shape[0] > 1 else 0), mine, *(0 for _ in shape[2:])
+                both = (lane if per_lane > 1 else 0), mine
+                return *(reversed(both) if first else both), *(0 for _ in shape[2:])
 
             return pl.BlockSpec((None, None, *shape[2:]), of)
 
         shapes = [jax.ShapeDtypeStruct(*result) for result in results.values()]
         # Blocks of distances that nothing sees are not written.
-        zeros = {'rows': jnp.zeros(*results['rows'])} if 'rows' in results else {}
-        names = [*arrays, *(f'zeros_{name}' for name in zeros), *(f'd_{name}' for name in results)]
+        zeros = {'zeros_rows': jnp.zeros(*results['rows'])} if 'rows' in results else {}
+        given_names, written = [*arrays, *zeros], [f'd_{name}' for name in results]
+        names = [*given_names, *written]
 
         def body(*refs: Any) -> None:
             kernel(self, dict(zip(names, refs, strict=True)))
@@ -182,8 +187,10 @@ class _Call:
         return pl.pallas_call(
             body,
             grid=(number, heads, batch),
-            in_specs=[spec(array.shape) for array in (*arrays.values(), *zeros.values())],
-            out_specs=[spec(shape.shape) for shape in shapes],
+            in_specs=[spec(name, array.shape) for name, array in (arrays | zeros).items()],
+            out_specs=[
+                spec(name, shape.shape) for name, shape in zip(written, shapes, strict=True)
+            ],
             out_shape=shapes,
             input_output_aliases={len(arrays): list(results).index('rows')} if zeros else {},
             compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
@@ -193,41 +200,43 @@ class _Call:
 
 
 def _rows_of(inputs: Inputs) -> tuple[jax.Array, Callable[[jax.Array], dict[str, jax.Array]]]:
-    """Scores by distance, float32 [batch | 1, heads, queries | 1, rows], and their derivatives.
+    """Scores by distance, float32 [heads, batch | 1, queries | 1, rows], and their derivatives.
 
     Returns:
-      The scores, and a function of the derivative by them, [batch, heads, queries, rows], which
+      The scores, and a function of the derivative by them, [heads, batch, queries, rows], which
       returns the derivatives by `positions`, `table` and `bias`, those that are there.
     """
-    names = [name for name in ('positions', 'table', 'bias') if getattr(inputs, name) is not None]
+    bias, table, positions = inputs.bias, inputs.table, inputs.positions
+    rows = jnp.float32(0) if bias is None else bias[:, None]
+    if table is None or positions is None:
+        return rows, lambda change: _by_bias(bias, change)
+    queries = jnp.swapaxes(positions, 0, 1)
+    of_table = 'rd' if table.shape[0] == 1 else 'hrd'  # one for all heads
+    vectors = table[0] if table.shape[0] == 1 else table
 
-    def scores(*arrays: jax.Array) -> jax.Array:
-        given = dict(zip(names, arrays, strict=True))
-        found = given['bias'][None] if 'bias' in given else jnp.float32(0)
-        if 'table' in given:
-            positions, table = given['positions'], given['table']
-            shape = (positions.shape[1], *table.shape[1:])
-            found += jnp.einsum(
-                'bhqd,hrd->bhqr',
-                positions,
-                jnp.broadcast_to(table, shape),
-                preferred_element_type=jnp.float32,
-                precision=_precision(table.dtype),
-            )
-        return found
-
-    rows, pull = jax.vjp(scores, *(getattr(inputs, name) for name in names))
+    def product(text: str, left: jax.Array, right: jax.Array) -> jax.Array:
+        """Of arrays of the same dtype, in float32."""
+        precision = _precision(left.dtype)
+        return jnp.einsum(
+            text, left, right, precision=precision, preferred_element_type=jnp.float32
+        )
 
     def derivatives(change: jax.Array) -> dict[str, jax.Array]:
-        axes = [axis for axis in (0, 2) if rows.shape[axis] == 1]
-        change = change.astype(jnp.float32).sum(axis=axes, keepdims=True)
-        found = dict(zip(names, pull(change), strict=True))
-        sums = {
-            name: found[name].astype(jnp.float32) for name in ('table', 'bias') if name in found
+        by_positions = product(f'hbqr,{of_table}->hbqd', change, vectors)
+        by_table = product(f'hbqr,hbqd->{of_table}', change, queries)
+        return _by_bias(bias, change) | {
+            'positions': jnp.swapaxes(by_positions, 0, 1).astype(queries.dtype),
+            'table': by_table.reshape(table.shape),
         }
-        return found | sums
 
-    return rows, derivatives
+    return rows + product(f'hbqd,{of_table}->hbqr', queries, vectors), derivatives
+
+
+def _by_bias(bias: jax.Array | None, change: jax.Array) -> dict[str, jax.Array]:
+    """The derivative by a bias, if there is one, [heads, 1, rows]."""
+    if bias is None:
+        return {}
+    return {'bias': change.astype(jnp.float32).sum(axis=(1, 2))[:, None]}
 
 
 def _precision(dtype: Any) -> Any:
