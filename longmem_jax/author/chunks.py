@@ -18,6 +18,7 @@ from longmem_jax.segment import select_lanes
 
 State = Any
 Step = Callable[..., tuple[State, Any]]
+TOGETHER = 4  # chunks whose part within the chunk is computed at once
 
 
 def of_author(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,6 +54,7 @@ def read_tokens(
     chunk: int,
     constants: tuple[Any, ...] = (),
     before: jax.Array | None = None,
+    within: Callable[..., Any] | None = None,
 ) -> tuple[State, Any]:
     """Reads and writes a sequence; every token reads after its own write.
 
@@ -69,6 +71,9 @@ def read_tokens(
       constants: arrays [heads, ...] that all tokens share.
       before: int32 [batch], tokens of the document before these, of memories that are aligned: their
         chunks begin at its multiples of `chunk`; None = wherever.
+      within: `(sight, *inputs [n, ...], *constants)`, what tokens of a chunk do to each other whatever
+        the state is, a tuple that `chunked` gets in place of inputs and constants. Many chunks do this
+        at once, and only the rest one after the other. None = the inputs themselves.
 
     Returns:
       The state after the last token, and y with leaves [batch, heads, n, ...].
@@ -87,13 +92,21 @@ def read_tokens(
             lambda state, each: one(state, each[0], *each[1], *fixed), state, (flags, tokens)
         )
 
-    def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
-        starts, n = flags[1], flags[0].shape[0]
+    dtype = jax.tree.leaves(state)[0].dtype
+
+    def prepared(flags: Any, *tokens: jax.Array) -> Any:
+        return within(sight(len(flags[0]), flags[1], dtype), *tokens) if within else tokens
+
+    def continued(state: State, flags: Any, *ready: Any) -> tuple[State, Any]:
         assert chunked is not None
+        seen = sight(len(flags[0]), flags[1], dtype)
+        return require_new_state('chunked', state, chunked(state, seen, *ready))
+
+    def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
+        valid, starts = flags
         if before is not None and starts is not None:  # all tokens of a chunk share a part of it
             state, starts = select_lanes(starts[0], initial, state), starts.at[0].set(False)
-        seen = sight(n, starts, jax.tree.leaves(state)[0].dtype)
-        return require_new_state('chunked', state, chunked(state, seen, *tokens))
+        return continued(state, (valid, starts), *prepared((valid, starts), *tokens))
 
     length, flags = valid.shape[1], (valid, start)
     if length == 1:
@@ -109,22 +122,36 @@ def read_tokens(
     chunks = -(-length // chunk)
     if chunks == 1:
         return read(state, flags, inputs)
+    together = -(-chunks // -(-chunks // TOGETHER)) if within else 1
+    chunks += -chunks % together
 
     def cut(leaf: jax.Array, axis: int) -> jax.Array:
         widths = [(0, 0)] * leaf.ndim
         widths[axis] = (0, chunks * chunk - length)
         leaf = jnp.pad(leaf, widths)
         shape = (*leaf.shape[:axis], chunks, chunk, *leaf.shape[axis + 1 :])
-        return jnp.moveaxis(leaf.reshape(shape), axis, 0)
+        leaf = jnp.moveaxis(leaf.reshape(shape), axis, 0)
+        return leaf.reshape(-1, together, *leaf.shape[1:]) if within else leaf
 
     def join(leaf: jax.Array) -> jax.Array:
+        leaf = leaf.reshape(chunks, *leaf.shape[2:]) if within else leaf
         leaf = jnp.moveaxis(leaf, 0, 2)
         shape = (*leaf.shape[:2], chunks * chunk, *leaf.shape[4:])
         return leaf.reshape(shape)[:, :, :length]
 
+    ahead = _over_heads(lambda _, *given: prepared(*given), constants)
+    rest = _over_heads(continued, ())
+
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def body(state: State, part: Any) -> tuple[State, Any]:
-        return read(state, *part)
+        if not within:
+            return read(state, *part)
+        # Chunks as more lanes: XLA's CPU runtime fails with many axes.
+        lanes = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), part)
+        ready = jax.tree.map(
+            lambda leaf: leaf.reshape(together, -1, *leaf.shape[1:]), ahead((), *lanes)
+        )
+        return jax.lax.scan(lambda state, chunk: rest(state, *chunk), state, (part[0], ready))
 
     parts = (
         jax.tree.map(lambda leaf: cut(leaf, 1), flags),

@@ -93,6 +93,10 @@ class RecurrentMemory(nn.Module):
     # inputs of zeros must write nothing. None = token by token.
     chunked: ClassVar[Callable[..., Any] | None] = None
 
+    # `(sight, *inputs [n, ...], *constants) -> tuple`: the part of `chunked` that needs no state, which
+    # many chunks do at once; `chunked` is `(state, sight, *that tuple)` then. None = there is none.
+    within: ClassVar[Callable[..., Any] | None] = None
+
     def output(self, x: jax.Array, y: Any, *inputs: Any, **named: Any) -> jax.Array:
         """The layer's output [n, d_model] for one lane; y has leaves [heads, n, ...]."""
         raise NotImplementedError
@@ -256,6 +260,7 @@ class RecurrentMemory(nn.Module):
             chunk or self.chunk,
             jax.tree.map(lambda leaf: leaf.astype(self.float32), self.constants()),
             state.count if self.aligned else None,
+            None if by_steps else self.within,
         )
 
     def begin(self, state: State, batch_size: int) -> State:

@@ -45,24 +45,23 @@ def step(
     return S, q @ S
 
 
-def chunked(
-    S: jax.Array,
-    sight: Sight,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    b: jax.Array,
-    log_a: Any = None,
-) -> tuple[jax.Array, jax.Array]:
-    """`step` for n tokens, arrays [n, ...]: what each writes, u, is the solution of a triangular system.
+def within(
+    sight: Sight, q: jax.Array, k: jax.Array, v: jax.Array, b: jax.Array, log_a: Any = None
+) -> tuple[jax.Array, ...]:
+    """What n tokens of a chunk, arrays [n, ...], do to each other, whatever S is.
 
-    `u_i = b_i (v_i - (k_i a_i)^T S - sum_(j < i) (k_i^T A_ij k_j) u_j)`, with a_i and A_ij what is left
-    at token i of the state before the chunk and of token j's write.
+    Each writes `u_i = b_i (v_i - (k_i a_i)^T S - sum_(j < i) (k_i^T A_ij k_j) u_j)`, with a_i and A_ij
+    what is left at token i of the state before the chunk and of token j's write: a triangular system.
+
+    Returns:
+      The matrix [n, n] that solves it; values [n, head_dim]; keys and queries [n, key_dim] as they meet
+      S; keys as they are left after the chunk; the shares [n, n] of all u that queries see; what is left
+      of S, [1] or [key_dim].
     """
     if log_a is None or log_a.ndim == 1:
-        within, before, at_end = sight.shares(log_a)
+        shares, before, at_end = sight.shares(log_a)
         before, at_end = before[:, None], at_end[:, None]
-        of_queries, of_keys = within * (q @ k.T), within * (k @ k.T)
+        of_queries, of_keys = shares * (q @ k.T), shares * (k @ k.T)
     else:
         total = jnp.tril(jnp.ones((len(b), len(b)), log_a.dtype)) @ log_a
         before = sight.before[:, None] * jnp.exp(total)
@@ -70,10 +69,24 @@ def chunked(
         scores = decayed_scores(jnp.stack([q, k], axis=1), k, total)
         scores = jnp.where(sight.pairs[:, None], scores, jnp.zeros_like(scores))
         of_queries, of_keys = scores[:, 0], scores[:, 1]
-    b = b[:, None]
-    u = solve_unit_lower(b * of_keys, b * (v - (before * k) @ S))
-    y = (before * q) @ S + of_queries @ u
-    return before[-1][:, None] * S + (at_end * k).T @ u, y
+    solving = solve_unit_lower(b[:, None] * of_keys, jnp.diag(b))
+    return solving, v, before * k, before * q, at_end * k, of_queries, before[-1]
+
+
+def chunked(
+    S: jax.Array,
+    sight: Sight,
+    solving: jax.Array,
+    v: jax.Array,
+    k: jax.Array,
+    q: jax.Array,
+    k_left: jax.Array,
+    of_queries: jax.Array,
+    left: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """`step` for the n tokens of which `within` has told the rest."""
+    u = solving @ (v - k @ S)
+    return left[:, None] * S + k_left.T @ u, q @ S + of_queries @ u
 
 
 def drawn_log_rates(

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory, param
 from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
-from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, step, unit
+from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, step, unit, within
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory import delta_in_hosts
@@ -154,9 +154,13 @@ class DeltaNet(RecurrentMemory):
         """See `delta_rule.step`."""
         return step(state, *inputs)
 
-    def chunked(self, S: jax.Array, sight: Sight, *inputs: jax.Array) -> tuple[Any, Any]:
+    def within(self, sight: Sight, *inputs: jax.Array) -> tuple[jax.Array, ...]:
+        """See `delta_rule.within`."""
+        return within(sight, *inputs)
+
+    def chunked(self, S: jax.Array, sight: Sight, *ready: jax.Array) -> tuple[Any, Any]:
         """See `delta_rule.chunked`."""
-        return chunked(S, sight, *inputs)
+        return chunked(S, sight, *ready)
 
     def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
         """`W_o (norm(o) gate(x))`, with a norm over each head."""

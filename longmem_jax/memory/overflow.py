@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.author.chunks import read_tokens
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
-from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, step, unit
+from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, step, unit, within
 from longmem_jax.layers.projections import Projections, repeat_heads
 
 CHUNK = 64  # tokens written at once
@@ -77,7 +77,7 @@ class Overflow(nn.Module):
 
         inputs = (k, k, v, b.swapaxes(1, 2), log_a.swapaxes(1, 2))  # its reads are not used
         given = tuple(map(ready, inputs))
-        return read_tokens(step, chunked, None, S, given, valid, None, CHUNK)[0]
+        return read_tokens(step, chunked, None, S, given, valid, None, CHUNK, within=within)[0]
 
     def read(self, S: jax.Array, x: jax.Array) -> jax.Array:
         """What the normalised x [batch, n, d_model] reads, mapped to the output: like x."""

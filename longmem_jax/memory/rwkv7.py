@@ -57,8 +57,7 @@ def step(
     return S, r @ S
 
 
-def chunked(
-    S: jax.Array,
+def within(
     sight: Sight,
     r: jax.Array,
     log_w: jax.Array,
@@ -66,11 +65,17 @@ def chunked(
     v: jax.Array,
     c: jax.Array,
     a: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """`step` for n tokens, arrays [n, ...]: what each erases, u = S^T c, solves a triangular system.
+) -> tuple[jax.Array, ...]:
+    """What n tokens of a chunk, arrays [n, ...], do to each other, whatever S is.
 
+    What each erases, u = S^T c, solves a triangular system:
     `u_i = (c_i A_(i-1))^T S + sum_(j < i) (c_i^T A_(i-1)j k_j) v_j - (c_i^T A_(i-1)j a_j c_j) u_j`, with
     A_ij what is left at token i of the write of token j.
+
+    Returns:
+      The matrix [n, n] that solves it; c [n, head_dim] as it meets S, and what the chunk adds there;
+      r as it meets S, what it reads of the chunk, and its shares [n, n] of all u; what is left of S,
+      what the chunk adds to it, and what of it each u takes away.
     """
     n = len(r)
     total = jnp.tril(jnp.ones((n, n), log_w.dtype)) @ log_w
@@ -89,12 +94,29 @@ def chunked(
 
     before = sight.before[:, None] * jnp.exp(total)
     before_token = sight.before[:, None] * jnp.exp(total - log_w)
-    u = (before_token * c) @ S + one_later(of_c) @ v
-    u = solve_unit_lower(one_later(of_c_erased), u)
-    y = (before * r) @ S + seen(of_r) @ v - seen(of_r_erased) @ u
     at_end = sight.at_end[:, None] * jnp.exp(total[-1] - total)
-    new = before[-1][:, None] * S + (at_end * k).T @ v - (at_end * a * c).T @ u
-    return new, y
+    solving = solve_unit_lower(one_later(of_c_erased), jnp.eye(n, dtype=log_w.dtype))
+    erasing = solving, before_token * c, one_later(of_c) @ v
+    reading = before * r, seen(of_r) @ v, seen(of_r_erased)
+    return *erasing, *reading, before[-1], (at_end * k).T @ v, at_end * a * c
+
+
+def chunked(
+    S: jax.Array,
+    sight: Sight,
+    solving: jax.Array,
+    c: jax.Array,
+    own_u: jax.Array,
+    r: jax.Array,
+    own: jax.Array,
+    of_u: jax.Array,
+    share: jax.Array,
+    added: jax.Array,
+    taken: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """`step` for the n tokens of `within`."""
+    u = solving @ (c @ S + own_u)
+    return share[:, None] * S + added - taken.T @ u, r @ S + own - of_u @ u
 
 
 class TokenBefore(nn.Module):
@@ -227,9 +249,13 @@ class RWKV7(RecurrentMemory):
         """See `rwkv7.step`."""
         return step(state, *inputs[:-1])
 
-    def chunked(self, S: jax.Array, sight: Sight, *inputs: jax.Array) -> tuple[Any, Any]:
+    def within(self, sight: Sight, *inputs: jax.Array) -> tuple[jax.Array, ...]:
+        """See `rwkv7.within`; the last input is for `output` alone."""
+        return within(sight, *inputs[:-1])
+
+    def chunked(self, S: jax.Array, sight: Sight, *ready: jax.Array) -> tuple[Any, Any]:
         """See `rwkv7.chunked`."""
-        return chunked(S, sight, *inputs[:-1])
+        return chunked(S, sight, *ready)
 
     def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
         """`W_o ((norm(o) + (r . (u k)) v) g)`, with a norm over each head."""

@@ -31,12 +31,19 @@ def read(inputs, by_steps):
     valid, S = jnp.ones((1, LENGTH), bool), jnp.ones((1, 1, WIDTH, WIDTH))
 
     def loss(inputs):
-        chunked = None if by_steps else recurrence.chunked
-        found = read_tokens(recurrence.step, chunked, S[0, 0], S, inputs, valid, None, LENGTH)
+        chunked = (None, None) if by_steps else (recurrence.chunked, recurrence.within)
+        found = read_tokens(
+            recurrence.step, chunked[0], S[0, 0], S, inputs, valid, None, LENGTH, within=chunked[1]
+        )
         return sum((leaf * leaf).sum() for leaf in found), found
 
     slopes, found = jax.grad(loss, has_aux=True)(inputs)
     return found, slopes
+
+
+def at_once(S, *inputs):
+    seen = sight(LENGTH, None)
+    return recurrence.chunked(S, seen, *recurrence.within(seen, *inputs))
 
 
 @pytest.mark.parametrize('by_channel', [False, True], ids=['by head', 'by channel'])
@@ -56,9 +63,7 @@ def test_no_share_is_above_one_and_no_loop_is_over_tokens(by_channel):
     """Every exponential of a chunk, when it is computed, is at most 1."""
     inputs = [array[0, 0] for array in given(100.0, by_channel)]
     S = jnp.ones((WIDTH, WIDTH))
-    jaxpr = jax.make_jaxpr(lambda *given: recurrence.chunked(S, sight(LENGTH, None), *given))(
-        *inputs
-    )
+    jaxpr = jax.make_jaxpr(lambda *given: at_once(S, *given))(*inputs)
     assert not {'scan', 'while'} & {equation.primitive.name for equation in jaxpr.eqns}
     largest = []
     with pytest.MonkeyPatch.context() as patch:
@@ -69,7 +74,7 @@ def test_no_share_is_above_one_and_no_loop_is_over_tokens(by_channel):
             return plain(x)
 
         patch.setattr(jnp, 'exp', exp)
-        recurrence.chunked(S, sight(LENGTH, None), *inputs)
+        at_once(S, *inputs)
     assert largest and max(largest) <= 0, 'an exponential of a positive number overflows in float32'
 
 

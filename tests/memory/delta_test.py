@@ -38,6 +38,10 @@ def by_steps(S, *inputs):
     return jax.lax.scan(lambda S, token: delta_rule.step(S, *token), S, inputs)
 
 
+def at_once(S, sight, *inputs):
+    return delta_rule.chunked(S, sight, *delta_rule.within(sight, *inputs))
+
+
 @pytest.mark.parametrize('channels', [False, True])
 def test_chunks_are_steps_when_all_is_forgotten_at_once(channels):
     """A share of e^-300 is 0 in float32: its inverse, and 0 times infinity, must not appear."""
@@ -51,7 +55,7 @@ def test_chunks_are_steps_when_all_is_forgotten_at_once(channels):
 
         return jax.jit(jax.value_and_grad(weighed, (0, 1), has_aux=True))(S, inputs)
 
-    (_, found), slopes = total(lambda S, *inputs: delta_rule.chunked(S, sight(9, None), *inputs))
+    (_, found), slopes = total(lambda S, *inputs: at_once(S, sight(9, None), *inputs))
     (_, wanted), true_slopes = total(by_steps)
     for ours, right in zip(
         jax.tree.leaves((found, slopes)), jax.tree.leaves((wanted, true_slopes)), strict=True
@@ -63,7 +67,7 @@ def test_chunks_are_steps_when_all_is_forgotten_at_once(channels):
 def test_a_gate_that_keeps_all_is_no_gate(shape):
     q, k, v, b, _ = tokens(5, 0.0, 0.0)
     S = RANDOM.normal(size=(6, 6)).astype(np.float32)
-    read = jax.jit(lambda *inputs: delta_rule.chunked(S, sight(5, None), *inputs))
+    read = jax.jit(lambda *inputs: at_once(S, sight(5, None), *inputs))
     wanted = read(q, k, v, b)
     for ours, right in zip(
         read(q, k, v, b, np.zeros((5, *shape), np.float32)), wanted, strict=True
@@ -73,7 +77,7 @@ def test_a_gate_that_keeps_all_is_no_gate(shape):
 
 def test_a_chunk_has_no_loop_over_tokens():
     S, inputs = jnp.zeros((6, 6)), tokens(32, 0.0, -1.0)
-    program = jax.make_jaxpr(lambda *given: delta_rule.chunked(S, sight(32, None), *given))(*inputs)
+    program = jax.make_jaxpr(lambda *given: at_once(S, sight(32, None), *given))(*inputs)
     turns = [each.params['length'] for each in equations(program.jaxpr) if 'length' in each.params]
     assert max(turns, default=1) == 1, f'a chunk of 32 tokens has loops of {turns} turns'
 

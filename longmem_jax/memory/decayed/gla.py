@@ -103,9 +103,13 @@ class GatedLinearAttention(RecurrentMemory):
         """See `recurrence.step`."""
         return recurrence.step(state, *inputs)
 
-    def chunked(self, S: jax.Array, sight: Sight, *inputs: jax.Array) -> tuple[Any, Any]:
+    def within(self, sight: Sight, *inputs: jax.Array) -> tuple[jax.Array, ...]:
+        """See `recurrence.within`."""
+        return recurrence.within(sight, *inputs)
+
+    def chunked(self, S: jax.Array, sight: Sight, *ready: jax.Array) -> tuple[Any, Any]:
         """See `recurrence.chunked`."""
-        return recurrence.chunked(S, sight, *inputs)
+        return recurrence.chunked(S, sight, *ready)
 
     def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
         """`W_o (silu(W_g x) RMSNorm(y))`, normalised per head with one weight for all heads."""

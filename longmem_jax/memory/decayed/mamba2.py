@@ -101,18 +101,21 @@ class Mamba2(RecurrentMemory):
         """`S <- exp(-exp(A) dt) S + dt B x^T`; reads `C S`."""
         return recurrence.step(S, C, B, dt * x, log_decay)
 
-    def chunked(
+    def within(
         self,
-        S: jax.Array,
         sight: Sight,
         C: jax.Array,
         B: jax.Array,
         x: jax.Array,
         dt: jax.Array,
         log_decay: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:
-        """The same for [n, ...]."""
-        return recurrence.chunked(S, sight, C, B, dt[:, None] * x, log_decay)
+    ) -> tuple[jax.Array, ...]:
+        """See `recurrence.within`."""
+        return recurrence.within(sight, C, B, dt[:, None] * x, log_decay)
+
+    def chunked(self, S: jax.Array, sight: Sight, *ready: jax.Array) -> tuple[Any, Any]:
+        """See `recurrence.chunked`."""
+        return recurrence.chunked(S, sight, *ready)
 
     def output(
         self,

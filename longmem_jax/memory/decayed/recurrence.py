@@ -31,24 +31,39 @@ def step(
     return S, query @ S
 
 
-def chunked(
-    S: jax.Array,
+def within(
     sight: Sight,
     queries: jax.Array,
     keys: jax.Array,
     values: jax.Array,
     log_decay: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """`step` for n tokens; arguments have n in front, but S has not."""
+) -> tuple[jax.Array, ...]:
+    """What n tokens, arrays [n, ...], read of each other and add to S, and how they meet it.
+
+    Returns:
+      Queries [n, d_key] as they meet S; what is read of the chunk [n, d_value]; what it adds to S; what
+      is left of S, [1] or [d_key].
+    """
     if log_decay.ndim == 1:
-        within, before, at_end = sight.shares(log_decay)
-        y = before[:, None] * (queries @ S) + (within * (queries @ keys.T)) @ values
-        return before[-1] * S + (at_end[:, None] * keys).T @ values, y
-    ones = jnp.ones((len(queries), len(queries)), log_decay.dtype)
-    total = jnp.tril(ones) @ log_decay
-    scores = decayed_scores(queries[:, None], keys, total)[:, 0]
-    scores = jnp.where(sight.pairs, scores, jnp.zeros_like(scores))
-    before = sight.before[:, None] * jnp.exp(total)
-    at_end = sight.at_end[:, None] * jnp.exp(total[-1] - total)
-    y = (before * queries) @ S + scores @ values
-    return before[-1][:, None] * S + (at_end * keys).T @ values, y
+        shares, before, at_end = sight.shares(log_decay)
+        scores, before, at_end = shares * (queries @ keys.T), before[:, None], at_end[:, None]
+    else:
+        ones = jnp.ones((len(queries), len(queries)), log_decay.dtype)
+        total = jnp.tril(ones) @ log_decay
+        scores = decayed_scores(queries[:, None], keys, total)[:, 0]
+        scores = jnp.where(sight.pairs, scores, jnp.zeros_like(scores))
+        before = sight.before[:, None] * jnp.exp(total)
+        at_end = sight.at_end[:, None] * jnp.exp(total[-1] - total)
+    return before * queries, scores @ values, (at_end * keys).T @ values, before[-1]
+
+
+def chunked(
+    S: jax.Array,
+    sight: Sight,
+    queries: jax.Array,
+    own: jax.Array,
+    added: jax.Array,
+    share: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """`step` for the n tokens of `within`."""
+    return share[:, None] * S + added, queries @ S + own

@@ -105,23 +105,33 @@ class LinearAttention(RecurrentMemory):
         sums = associative.add(sums, Pairs(jnp.outer(key, value), key))
         return sums, self._divided(query @ sums.matrix, query @ sums.normalizer)
 
-    def chunked(
+    def within(
         self,
-        sums: Pairs,
         sight: Sight,
         queries: jax.Array,
         keys: jax.Array,
         values: jax.Array,
         log_gates: Any = None,
+    ) -> tuple[Any, ...]:
+        """Of [n, ...]: how queries meet the sums before, what they read of the chunk, what it adds."""
+        shares, before, at_end = sight.shares(log_gates)
+        scores, left = shares * (queries @ keys.T), at_end[:, None] * keys
+        own, added = (scores @ values, scores.sum(-1)), Pairs(left.T @ values, left.sum(0))
+        return before[:, None] * queries, own, added, before[-1]
+
+    def chunked(
+        self,
+        sums: Pairs,
+        sight: Sight,
+        queries: jax.Array,
+        own: Any,
+        added: Pairs,
+        share: jax.Array,
     ) -> tuple[Pairs, jax.Array]:
-        """The same for [n, ...]."""
-        within, before, at_end = sight.shares(log_gates)
-        scores, left = within * (queries @ keys.T), at_end[:, None] * keys
-        read = before[:, None] * (queries @ sums.matrix) + scores @ values
-        weight = before * (queries @ sums.normalizer) + scores.sum(-1)
-        sums = jax.tree.map(lambda sum: before[-1] * sum, sums)
-        sums = associative.add(sums, Pairs(left.T @ values, left.sum(0)))
-        return sums, self._divided(read, weight)
+        """`step` for the n tokens of `within`."""
+        read, weight = queries @ sums.matrix + own[0], queries @ sums.normalizer + own[1]
+        sums = jax.tree.map(lambda sum: share * sum, sums)
+        return associative.add(sums, added), self._divided(read, weight)
 
     def _divided(self, read: jax.Array, weight: jax.Array) -> jax.Array:
         return associative.divide(read, weight[..., None], self.guard, self.epsilon)
