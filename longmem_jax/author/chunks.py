@@ -13,12 +13,14 @@ import jax.numpy as jnp
 
 from longmem_jax.author import aligned
 from longmem_jax.author.returned import require_new_state
+from longmem_jax.devices import hardware
 from longmem_jax.layers.sight import sight
 from longmem_jax.segment import select_lanes
 
 State = Any
 Step = Callable[..., tuple[State, Any]]
-TOGETHER = 4  # chunks whose part within the chunk is computed at once
+# Chunks that do at once what needs no state. More keep an accelerator busy; a CPU has caches for few.
+TOGETHER, TOGETHER_ON_CPUS = 16, 1
 
 
 def of_author(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,8 +124,10 @@ def read_tokens(
     chunks = -(-length // chunk)
     if chunks == 1:
         return read(state, flags, inputs)
-    together = -(-chunks // -(-chunks // TOGETHER)) if within else 1
-    chunks += -chunks % together
+    most = TOGETHER_ON_CPUS if hardware.is_for_cpus() else TOGETHER
+    groups = -(-chunks // most) if within else chunks
+    together = -(-chunks // groups)
+    chunks = groups * together
 
     def cut(leaf: jax.Array, axis: int) -> jax.Array:
         widths = [(0, 0)] * leaf.ndim
@@ -131,26 +135,30 @@ def read_tokens(
         leaf = jnp.pad(leaf, widths)
         shape = (*leaf.shape[:axis], chunks, chunk, *leaf.shape[axis + 1 :])
         leaf = jnp.moveaxis(leaf.reshape(shape), axis, 0)
-        return leaf.reshape(-1, together, *leaf.shape[1:]) if within else leaf
+        return leaf if together == 1 else leaf.reshape(groups, together, *leaf.shape[1:])
 
     def join(leaf: jax.Array) -> jax.Array:
-        leaf = leaf.reshape(chunks, *leaf.shape[2:]) if within else leaf
+        leaf = leaf if together == 1 else leaf.reshape(chunks, *leaf.shape[2:])
         leaf = jnp.moveaxis(leaf, 0, 2)
         shape = (*leaf.shape[:2], chunks * chunk, *leaf.shape[4:])
         return leaf.reshape(shape)[:, :, :length]
+
+    def as_lanes(leaf: jax.Array) -> jax.Array:
+        """[chunks, batch, ...] to [batch x chunks, ...]: every device keeps its lanes."""
+        return jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])
+
+    def apart(leaf: jax.Array) -> jax.Array:
+        """The inverse of `as_lanes`."""
+        return jnp.swapaxes(leaf.reshape(-1, together, *leaf.shape[1:]), 0, 1)
 
     ahead = _over_heads(lambda _, *given: prepared(*given), constants)
     rest = _over_heads(continued, ())
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def body(state: State, part: Any) -> tuple[State, Any]:
-        if not within:
+        if together == 1:
             return read(state, *part)
-        # Chunks as more lanes: XLA's CPU runtime fails with many axes.
-        lanes = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), part)
-        ready = jax.tree.map(
-            lambda leaf: leaf.reshape(together, -1, *leaf.shape[1:]), ahead((), *lanes)
-        )
+        ready = jax.tree.map(apart, ahead((), *jax.tree.map(as_lanes, part)))
         return jax.lax.scan(lambda state, chunk: rest(state, *chunk), state, (part[0], ready))
 
     parts = (

@@ -32,3 +32,9 @@ def peak_flops(device: jax.Device) -> float:
 def memory_bytes(device: jax.Device) -> float:
     """Bytes of high-bandwidth memory of a device; 0 if unknown."""
     return DEVICES.get(device.device_kind, UNKNOWN)[1]
+
+
+def is_for_cpus() -> bool:
+    """Whether what is traced now is for CPUs: by the mesh around it; without one, by JAX's backend."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return (device.platform if device else jax.default_backend()) == 'cpu'
