@@ -2,7 +2,7 @@
 
 import functools
 
-from experiments.gpu import agreement, drawing, papers, steps, trainings
+from experiments.gpu import agreement, attention, drawing, papers, steps, trainings
 from experiments.gpu.job import Job
 from longmem_jax.testing import conformance
 
@@ -43,6 +43,17 @@ _ALL = (
             ('ms', 'ms_median', '.1f'), ('tokens/s', 'tokens_per_s', ',.0f'),
             ('share of peak', 'share', '.1%'), ('memory, bytes', 'device_bytes', ',.0f'),
             ('compiling, s', 'compile_s', '.0f'),
+        ), beside=4,
+    ),
+    Job(
+        'attention', 'How long does the attention of one layer take, beside cuDNN?', 2,
+        attention.cells, attention.attention,
+        tuple(
+            (f'{kind}{words}', f'{kind}.{what}', form)
+            for kind in ('plain', 'fused', 'cudnn')
+            for words, what, form in (
+                (', ms', 'both', '.2f'), (' forwards', 'forward', '.2f'), (', error', 'error', '.1e'),
+            )
         ), beside=4,
     ),
     Job(
