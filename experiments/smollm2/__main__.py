@@ -1,9 +1,10 @@
 """A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
 
 python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
-    [--parts=windows,inside,grafts,learning] [--rows=NAME,NAME] [--tokens=8192]
+    [--parts=windows,far,inside,grafts,learning] [--rows=NAME,NAME] [--tokens=8192]
 
 `windows`: ways to see 512 tokens, and all 8,192, without any training.
+`far`: the same in a folder of its own, for more --tokens; only if it is named.
 `inside`: why gates stay shut.
 `grafts`: memories in some layers, as they are put in, and with shut gates.
 `learning`: the gates of one of them learn on novels.
@@ -20,10 +21,13 @@ from experiments.smollm2 import inside, report, windows
 
 PARTS = {
     'windows': windows.run,
+    'far': windows.run_far,
     'inside': inside.run,
     'grafts': windows.run_grafts,
     'learning': windows.run_learning,
 }
+
+USUAL = [part for part in PARTS if part != 'far']
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -34,7 +38,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--path', type=Path, required=True, help='GGUF file or folder of the host')
     parser.add_argument('--books', type=Path, required=True, help='train/ validation/ test/')
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--parts', type=lambda text: text.split(','), default=list(PARTS))
+    parser.add_argument('--parts', type=lambda text: text.split(','), default=USUAL)
     parser.add_argument('--rows', type=lambda text: text.split(','), help='only these')
     parser.add_argument('--tokens', type=int, default=8192, help='read of every test book')
     parser.add_argument('--segments', type=int, default=4, help='that gates are looked at in')

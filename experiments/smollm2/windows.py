@@ -78,6 +78,11 @@ def run(options: Any) -> None:
     _run(options, 'windows', rows(*((16, 64) if options.tiny else (WINDOW, CONTEXT))))
 
 
+def run_far(options: Any) -> None:
+    """The same, to be read further: `--tokens=65536`, and 16,384 for the row `all beyond`."""
+    _run(options, 'far', rows(*((16, 64) if options.tiny else (WINDOW, CONTEXT))))
+
+
 def run_grafts(options: Any) -> None:
     """The same with memories that have learned nothing, as they are put in, and with shut gates."""
     _run(options, 'grafts', grafts(*((16, '1') if options.tiny else (WINDOW, LAYERS))))
