@@ -175,8 +175,12 @@ class _Call:
             return pl.BlockSpec((None, None, *shape[2:]), of)
 
         shapes = [jax.ShapeDtypeStruct(*result) for result in results.values()]
-        # Blocks of distances that nothing sees are not written.
-        zeros = {'zeros_rows': jnp.zeros(*results['rows'])} if 'rows' in results else {}
+        zeros = {}
+        if 'rows' in results:  # what nothing sees is not written
+            shape, dtype = results['rows']
+            # Of its own in every layer: XLA would share one array and copy it for each, all at once.
+            zero, _ = jax.lax.optimization_barrier((jnp.zeros((), dtype), given.queries))
+            zeros['zeros_rows'] = jnp.broadcast_to(zero, shape)
         given_names, written = [*arrays, *zeros], [f'd_{name}' for name in results]
         names = [*given_names, *written]
 
