@@ -20,6 +20,7 @@ from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
 from longmem_jax.kernels import fused_attention, fused_devices, fused_plan
 from longmem_jax.kernels.attention_products import mix
+from longmem_jax.kernels.gpu import head_groups
 from tests.kernels.interpreted import interpret, normal
 
 BATCH, HEADS, WIDTH = 2, 2, 8
@@ -167,6 +168,39 @@ def test_soft_masks_and_near_positions(per_lane):
     expected = with_derivatives(plain, *arguments)
     assert np.abs(expected[1][4]).max() > 1e-3, 'no key is on its ramp'
     chex.assert_trees_all_close(expected, with_derivatives(fused, *arguments), atol=3e-5)
+
+
+def test_heads_one_after_the_other_are_all_at_once(monkeypatch, small_blocks):
+    """On GPUs, where scores by distance would be too large; with tables of heads, and a shared one."""
+    if fused_devices.INTERPRETED != 'cuda':
+        pytest.skip('TPUs keep no scores by distance in memory')
+    since, until, _ = spans_case(per_lane=True)
+    remaining = normal(6, 1, 4, LENGTH + MEMORY) * 10 + jnp.arange(LENGTH + MEMORY) + 10 - MEMORY
+    arguments = (
+        normal(0, BATCH, 4, LENGTH, WIDTH),
+        normal(1, BATCH, 2, LENGTH + MEMORY, WIDTH),
+        normal(2, BATCH, 2, LENGTH + MEMORY, WIDTH),
+        normal(4, 4, 19, WIDTH),
+        normal(5, 4, 11),
+        remaining,
+    )
+
+    def by(shared):
+        def function(queries, keys, values, table, bias, remaining):
+            table = table[:1] if shared else table
+            return fused_attention.attend_fused(
+                queries, keys, values, since=since, until=until, remaining=remaining, ramp=7,
+                by_distance=fused_attention.ByDistance(MEMORY, queries, table, bias),
+                dropout=0.3, seeds=jnp.arange(8, dtype=jnp.int32).reshape(BATCH, 4),
+            )  # fmt: skip
+
+        return with_derivatives(function, *arguments)
+
+    together = [by(shared) for shared in (False, True)]
+    monkeypatch.setattr(head_groups, 'LARGEST', 1)
+    apart = [by(shared) for shared in (False, True)]
+    assert all(np.asarray(slope).any() for slope in together[0][1])
+    chex.assert_trees_all_close(together, apart, atol=2e-5)
 
 
 @SLOW

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from longmem_jax.kernels import fused_plan
 from longmem_jax.kernels.attention_products import EPSILON, NEVER
 from longmem_jax.kernels.fused_plan import Inputs, Plan
+from longmem_jax.kernels.gpu import head_groups
 from longmem_jax.kernels.pallas import pl, triton
 
 BLOCK = 64  # queries, and keys; fewer for vectors that are wider than WIDE
@@ -25,6 +26,19 @@ WARPS, STAGES = 4, 2
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
     """The attention, and the logarithms of the sums of weights; as `fused_forward.forward`."""
+    return head_groups.forward(_forward_of, plan, inputs)
+
+
+def backward(
+    plan: Plan, inputs: Inputs, out: jax.Array, sums: jax.Array, gradient: jax.Array
+) -> dict[str, jax.Array]:
+    """Derivatives by the float arrays of `inputs`, by name; as `fused_backward.backward`."""
+    # Scores by distance are computed again, and not kept from the forward pass of every layer.
+    inputs, gradient = jax.lax.optimization_barrier((inputs, gradient))
+    return head_groups.backward(_backward_of, plan, inputs, out=out, sums=sums, gradient=gradient)
+
+
+def _forward_of(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
     call = _Call(plan, inputs)
     batch, heads, num_queries, _ = inputs.queries.shape
     out, sums = call(
@@ -40,12 +54,9 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
     return call.narrow(out), sums[:, :, None]
 
 
-def backward(
+def _backward_of(
     plan: Plan, inputs: Inputs, out: jax.Array, sums: jax.Array, gradient: jax.Array
 ) -> dict[str, jax.Array]:
-    """Derivatives by the float arrays of `inputs`, by name; as `fused_backward.backward`."""
-    # Scores by distance are computed again, and not kept from the forward pass of every layer.
-    inputs, gradient = jax.lax.optimization_barrier((inputs, gradient))
     call = _Call(plan, inputs)
     batch, heads, num_queries, _ = inputs.queries.shape
     means = (gradient.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1)
