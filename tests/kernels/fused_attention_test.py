@@ -20,7 +20,7 @@ from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
 from longmem_jax.kernels import fused_attention, fused_devices, fused_plan
 from longmem_jax.kernels.attention_products import mix
-from longmem_jax.kernels.gpu import head_groups
+from longmem_jax.kernels.gpu import by_distance
 from tests.kernels.interpreted import interpret, normal
 
 BATCH, HEADS, WIDTH = 2, 2, 8
@@ -197,7 +197,7 @@ def test_heads_one_after_the_other_are_all_at_once(monkeypatch, small_blocks):
         return with_derivatives(function, *arguments)
 
     together = [by(shared) for shared in (False, True)]
-    monkeypatch.setattr(head_groups, 'LARGEST', 1)
+    monkeypatch.setattr(by_distance, 'LARGEST', 1)
     apart = [by(shared) for shared in (False, True)]
     assert all(np.asarray(slope).any() for slope in together[0][1])
     chex.assert_trees_all_close(together, apart, atol=2e-5)

@@ -2,8 +2,7 @@
 
 The same `Plan`, `Inputs` and results as those for TPUs. A program has a block of queries, or of keys in
 the backward pass, and loops over the blocks on the other side of which it sees something. Scores by
-distance are one product before the kernel, float32 [queries, rows]; programs read their diagonals. Heads
-are in front there, as in the product, whose result would be copied otherwise.
+distance are a product before the kernel, of which programs read diagonals; see `gpu.by_distance`.
 """
 
 from collections.abc import Callable
@@ -15,18 +14,17 @@ import jax.numpy as jnp
 from longmem_jax.kernels import fused_plan
 from longmem_jax.kernels.attention_products import EPSILON, NEVER
 from longmem_jax.kernels.fused_plan import Inputs, Plan
-from longmem_jax.kernels.gpu import head_groups
+from longmem_jax.kernels.gpu import by_distance
 from longmem_jax.kernels.pallas import pl, triton
 
 BLOCK = 64  # queries, and keys; fewer for vectors that are wider than WIDE
 WIDE = 128
-NARROWEST = 16  # every side of Triton's products, which is a power of two
 WARPS, STAGES = 4, 2
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
     """The attention, and the logarithms of the sums of weights; as `fused_forward.forward`."""
-    return head_groups.forward(_forward_of, plan, inputs)
+    return by_distance.forward(_forward_of, plan, inputs)
 
 
 def backward(
@@ -35,7 +33,7 @@ def backward(
     """Derivatives by the float arrays of `inputs`, by name; as `fused_backward.backward`."""
     # Scores by distance are computed again, and not kept from the forward pass of every layer.
     inputs, gradient = jax.lax.optimization_barrier((inputs, gradient))
-    return head_groups.backward(_backward_of, plan, inputs, out=out, sums=sums, gradient=gradient)
+    return by_distance.backward(_backward_of, plan, inputs, out=out, sums=sums, gradient=gradient)
 
 
 def _forward_of(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
@@ -77,7 +75,8 @@ def _backward_of(
     )
     by_queries = {'queries': (call.wide(num_queries), inputs.queries.dtype)}
     if call.rows is not None:
-        by_queries['rows'] = ((heads, batch, num_queries, plan.rows), inputs.queries.dtype)
+        shape = (heads, batch, num_queries, plan.rows - call.first_row)
+        by_queries['rows'] = (shape, inputs.queries.dtype)
     ranges = call.ranges(of_keys=False)
     found |= zip(
         by_queries,
@@ -98,14 +97,15 @@ class _Call:
 
     def __init__(self, plan: Plan, inputs: Inputs) -> None:
         self.plan, self.inputs = plan, inputs
-        self.width = max(NARROWEST, 1 << (inputs.queries.shape[3] - 1).bit_length())
+        self.width = max(by_distance.NARROWEST, 1 << (inputs.queries.shape[3] - 1).bit_length())
         # Blocks of queries, keys and values have to fit into shared memory.
-        block = max(NARROWEST, min(BLOCK, BLOCK * WIDE // self.width))
+        block = max(by_distance.NARROWEST, min(BLOCK, BLOCK * WIDE // self.width))
         self.queries, self.keys = min(block, plan.block_queries), min(block, plan.block_keys)
         self.rows: jax.Array | None = None
         self.by_distance: Callable[[jax.Array], dict[str, jax.Array]] = lambda rows: {}
+        self.first_row = by_distance.first_row(plan, inputs)
         if inputs.table is not None or inputs.bias is not None:
-            self.rows, self.by_distance = _rows_of(inputs)
+            self.rows, self.by_distance = by_distance.rows_of(inputs, self.first_row)
 
     def wide(self, length: int) -> tuple[int, ...]:
         """Shape of vectors of all heads of the queries."""
@@ -214,54 +214,9 @@ class _Call:
         )(*arrays.values(), *zeros.values())
 
 
-def _rows_of(inputs: Inputs) -> tuple[jax.Array, Callable[[jax.Array], dict[str, jax.Array]]]:
-    """Scores by distance, float32 [heads, batch | 1, queries | 1, rows], and their derivatives.
-
-    Returns:
-      The scores, and a function of the derivative by them, [heads, batch, queries, rows], which
-      returns the derivatives by `positions`, `table` and `bias`, those that are there.
-    """
-    bias, table, positions = inputs.bias, inputs.table, inputs.positions
-    rows = jnp.float32(0) if bias is None else bias[:, None]
-    if table is None or positions is None:
-        return rows, lambda change: _by_bias(bias, change)
-    queries = jnp.swapaxes(positions, 0, 1)
-    of_table = 'rd' if table.shape[0] == 1 else 'hrd'  # one for all heads
-    vectors = table[0] if table.shape[0] == 1 else table
-
-    def product(text: str, left: jax.Array, right: jax.Array) -> jax.Array:
-        """Of arrays of the same dtype, in float32."""
-        precision = _precision(left.dtype)
-        return jnp.einsum(
-            text, left, right, precision=precision, preferred_element_type=jnp.float32
-        )
-
-    def derivatives(change: jax.Array) -> dict[str, jax.Array]:
-        by_positions = product(f'hbqr,{of_table}->hbqd', change, vectors)
-        by_table = product(f'hbqr,hbqd->{of_table}', change, queries)
-        return _by_bias(bias, change) | {
-            'positions': jnp.swapaxes(by_positions, 0, 1).astype(queries.dtype),
-            'table': by_table.reshape(table.shape),
-        }
-
-    return rows + product(f'hbqd,{of_table}->hbqr', queries, vectors), derivatives
-
-
-def _by_bias(bias: jax.Array | None, change: jax.Array) -> dict[str, jax.Array]:
-    """The derivative by a bias, if there is one, [heads, 1, rows]."""
-    if bias is None:
-        return {}
-    return {'bias': change.astype(jnp.float32).sum(axis=(1, 2))[:, None]}
-
-
-def _precision(dtype: Any) -> Any:
-    """Products of float32 are not in TF32, whose numbers would be those of half precision."""
-    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
-
-
 def _product(left: jax.Array, right: jax.Array) -> jax.Array:
     """[n, k] by [k, m] in float32."""
-    return triton.dot(left, right, precision=_precision(left.dtype))
+    return triton.dot(left, right, precision=by_distance.precision_of(left.dtype))
 
 
 class _Block:
@@ -287,8 +242,10 @@ class _Block:
                 plan.dropout, refs['seeds'][0], self.numbers, drawn[None]
             )
         # Rows are by falling distance: the row of a query begins one further left than that before.
-        row = jnp.broadcast_to(plan.num_queries - 1 - self.numbers + keys[None], self.seen.shape)
+        row = plan.num_queries - 1 - call.first_row - self.numbers + keys[None]
+        row = jnp.broadcast_to(row, self.seen.shape)
         whole = jnp.broadcast_to(self.numbers, self.seen.shape)
+        self.has_row = row >= 0
         self.diagonal = (whole, row)
         if 'rows' in refs and refs['rows'].shape[0] == 1:
             self.along = (jnp.zeros_like(whole), row)
@@ -299,7 +256,8 @@ class _Block:
         """Scores, float32 [queries, keys]; `NEVER` where nothing is seen."""
         scores = _product(queries, keys.T)
         if 'rows' in refs:
-            scores += triton.load(refs['rows'].at[self.along], mask=self.seen, other=0.0)
+            near = self.seen & self.has_row
+            scores += triton.load(refs['rows'].at[self.along], mask=near, other=0.0)
         return jnp.where(self.seen, scores, NEVER)
 
 
@@ -394,7 +352,8 @@ def _queries(call: _Call, refs: dict[str, Any]) -> None:
         keys, values = refs['keys'][block.at_keys, :], refs['values'][block.at_keys, :]
         _, to_scores, _ = _changes(refs, block, queries, keys, values)
         if 'd_rows' in refs:
-            triton.store(refs['d_rows'].at[block.diagonal], to_scores.astype(refs['d_rows'].dtype))
+            change = to_scores.astype(refs['d_rows'].dtype)
+            triton.store(refs['d_rows'].at[block.diagonal], change, mask=block.has_row)
         return to_queries + _product(to_scores.astype(keys.dtype), keys)
 
     first, last = refs['ranges'][query_block, 0], refs['ranges'][query_block, 1]

@@ -1,7 +1,8 @@
-"""Some heads after the others, where scores by distance of all of them would be too large an array.
+"""Scores by distance on GPUs, float32 [heads, lanes, queries, rows], of as many heads as have room.
 
-They are one float32 array [heads, lanes, queries, rows]: with 8 lanes of 2,048 queries and 4,096 keys
-before these every head has 512 MiB. And offsets are int32 in Triton: no array may have 2^31 numbers.
+Heads are in front, as in the product that makes them, whose result would be copied otherwise. With 8
+lanes of 2,048 queries and 4,096 keys before these every head has 512 MiB. And offsets are int32 in
+Triton: no array may have 2^31 numbers. So some heads are read after the others.
 """
 
 from collections.abc import Callable
@@ -12,12 +13,72 @@ import jax.numpy as jnp
 
 from longmem_jax.kernels.fused_plan import Inputs, Plan
 
+NARROWEST = 16  # every side of Triton's products, which is a power of two
 LARGEST = 1 << 28  # numbers of such an array; 1 GiB
 # Where the axis of heads is; `columns` have none, `fetch` is not read.
 AXIS = dict(
     queries=1, keys=1, values=1, positions=1, table=0, bias=0, remaining=1, seeds=1, out=1, sums=1,
     gradient=1,
 )  # fmt: skip
+
+
+def first_row(plan: Plan, inputs: Inputs) -> int:
+    """The first row by distance that is not zero, or one of few before it."""
+    if inputs.bias is not None or plan.reach < 0:
+        return 0
+    return max(0, plan.farthest - plan.reach) // NARROWEST * NARROWEST
+
+
+def rows_of(
+    inputs: Inputs, first: int
+) -> tuple[jax.Array, Callable[[jax.Array], dict[str, jax.Array]]]:
+    """Scores by distance, float32 [heads, batch | 1, queries | 1, rows], and their derivatives.
+
+    Args:
+      inputs: of the attention.
+      first: row that they begin with; those before it are zero.
+
+    Returns:
+      The scores, and a function of the derivative by them, [heads, batch, queries, rows], which
+      returns the derivatives by `positions`, `table` and `bias`, those that are there.
+    """
+    bias, table, positions = inputs.bias, inputs.table, inputs.positions
+    rows = jnp.float32(0) if bias is None else bias[:, None]
+    if table is None or positions is None:
+        return rows, lambda change: _by_bias(bias, change)
+    queries = jnp.swapaxes(positions, 0, 1)
+    of_table = 'rd' if table.shape[0] == 1 else 'hrd'  # one for all heads
+    vectors = table[0, first:] if table.shape[0] == 1 else table[:, first:]
+
+    def product(text: str, left: jax.Array, right: jax.Array) -> jax.Array:
+        """Of arrays of the same dtype, in float32."""
+        precision = precision_of(left.dtype)
+        return jnp.einsum(
+            text, left, right, precision=precision, preferred_element_type=jnp.float32
+        )
+
+    def derivatives(change: jax.Array) -> dict[str, jax.Array]:
+        by_positions = product(f'hbqr,{of_table}->hbqd', change, vectors)
+        by_table = product(f'hbqr,hbqd->{of_table}', change, queries)
+        by_table = by_table.reshape(table.shape[0], -1, table.shape[2])
+        return _by_bias(bias, change) | {
+            'positions': jnp.swapaxes(by_positions, 0, 1).astype(queries.dtype),
+            'table': jnp.pad(by_table, ((0, 0), (first, 0), (0, 0))),
+        }
+
+    return rows + product(f'hbqd,{of_table}->hbqr', queries, vectors), derivatives
+
+
+def _by_bias(bias: jax.Array | None, change: jax.Array) -> dict[str, jax.Array]:
+    """The derivative by a bias, if there is one, [heads, 1, rows]."""
+    if bias is None:
+        return {}
+    return {'bias': change.astype(jnp.float32).sum(axis=(1, 2))[:, None]}
+
+
+def precision_of(dtype: Any) -> Any:
+    """Products of float32 are not in TF32, whose numbers would be those of half precision."""
+    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
 def forward(
@@ -65,7 +126,7 @@ def number(plan: Plan, inputs: Inputs) -> int:
         return 1
     batch, heads, queries, _ = inputs.queries.shape
     shared = heads // plan.group
-    whole = batch * heads * queries * plan.rows
+    whole = batch * heads * queries * (plan.rows - first_row(plan, inputs))
     return next(
         groups
         for groups in range(1, shared + 1)
