@@ -19,8 +19,9 @@ from longmem_jax.segment import select_lanes
 
 State = Any
 Step = Callable[..., tuple[State, Any]]
-# Chunks that do at once what needs no state. More keep an accelerator busy; a CPU has caches for few.
-TOGETHER, TOGETHER_ON_CPUS = 16, 1
+# Chunks that do at once what needs no state, by platform; else one. It keeps a GPU busy, but on CPUs and
+# TPUs what is ready for many chunks leaves fast memory.
+TOGETHER = {'gpu': 16}
 
 
 def of_author(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,8 +125,8 @@ def read_tokens(
     chunks = -(-length // chunk)
     if chunks == 1:
         return read(state, flags, inputs)
-    most = TOGETHER_ON_CPUS if hardware.is_for_cpus() else TOGETHER
-    groups = -(-chunks // most) if within else chunks
+    most = TOGETHER.get(hardware.platform(), 1) if within else 1
+    groups = -(-chunks // most)
     together = -(-chunks // groups)
     chunks = groups * together
 

@@ -34,7 +34,7 @@ def memory_bytes(device: jax.Device) -> float:
     return DEVICES.get(device.device_kind, UNKNOWN)[1]
 
 
-def is_for_cpus() -> bool:
-    """Whether what is traced now is for CPUs: by the mesh around it; without one, by JAX's backend."""
+def platform() -> str:
+    """What is traced is for: 'cpu', 'gpu' or 'tpu', by the mesh around it or else by JAX's backend."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return (device.platform if device else jax.default_backend()) == 'cpu'
+    return str(device.platform if device else jax.default_backend())

@@ -101,7 +101,7 @@ def starts_inside(entry: Entry) -> None:
 def chunks_are_steps(entry: Entry) -> None:
     """Values and gradients of `chunked` and `step`, with padding and starts inside of chunks.
 
-    Here two chunks at once do what needs no state, as on accelerators. Without starts, and one by one,
+    Here two chunks at once do what needs no state, as on GPUs. Without starts, and one by one,
     `decode` compares the values and `gradients` the slopes.
     """
     length, name = 8, entry.name
@@ -130,7 +130,7 @@ def chunks_are_steps(entry: Entry) -> None:
     inputs, state = some_inputs(name, length, inside)
     given = ((inputs, state.memory), state)
     (_, wanted), slopes = jax.device_get(read(*given, True))
-    with mock.patch.object(chunks, 'TOGETHER_ON_CPUS', 2):
+    with mock.patch.dict(chunks.TOGETHER, cpu=2, gpu=2, tpu=2):
         (_, found), found_slopes = jax.device_get(read(*given, False))
     for what, part, right in (
         ('memories', found[0], wanted[0]),
