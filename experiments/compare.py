@@ -11,6 +11,7 @@ lifelong learners their accuracy over tasks and forgetting. `--contexts=512,4096
 second of generation after contexts of these lengths (experiments/generation.py). `--figure=FILE.png`
 draws validation by step, and generation by context if it was measured. `--floors` adds what rules
 without a learned memory score on the test set of the first run and seed (`--mode=floors`).
+`--save=FILE.json` writes the scores of every seed, and the floors, with what they were measured with.
 `--together` trains the seeds of a run in one process, which compiles once; nothing then says how much
 memory one of them took.
 
@@ -42,6 +43,7 @@ from experiments.evaluation import memory_size
 from experiments.seeds import add_seeds, seed_flags
 
 TRAIN = 'longmem_jax.main'
+SIZES = ('memory_size', 'state_bytes', 'ms_per_step')
 TOGETHER = 'experiments.trainings'
 
 # Columns after the scores: heading, scale, and the form of those that are means over seeds.
@@ -273,6 +275,22 @@ def best_value(by_value: dict[str, list[dict]]) -> str:
     return f'{best} is best on validation: {scores[best]:.4g} {heading}'
 
 
+def scores(runs: dict[str, list[dict]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Label to seed to what claims are made of: the scores shown and sizes, with the run of each."""
+    first = next(iter(runs.values()))[0]
+    shown, found = metrics_of(first['test']), {}
+    for label, seeds in runs.items():
+        for numbers in seeds:
+            kept = {
+                name: numbers[name] for name in ('run', 'parameters', *SIZES) if name in numbers
+            }
+            for split in ('test', 'reset'):
+                if numbers[split]:
+                    kept[split] = {name: numbers[split][name] for name in shown}
+            found.setdefault(label, {})[str(numbers['run']['seeds'][0])] = kept
+    return found
+
+
 def _mean(values: list[float], shape: str) -> str:
     return format(statistics.mean(values), shape)
 
@@ -300,6 +318,7 @@ def main() -> None:
     parser.add_argument('--contexts', type=whole_numbers)
     parser.add_argument('--floors', action='store_true')
     parser.add_argument('--together', action='store_true')
+    parser.add_argument('--save', type=Path)
     parser.add_argument('--sweep', type=sweep, default=Sweep())
     parser.add_argument('--by_size', type=Path)
     parser.add_argument('--by_value', type=Path)
@@ -326,11 +345,15 @@ def main() -> None:
     for label, by_value in results.items() if trained else ():
         if said := best_value(by_value):
             print(options.sweep.label(label, said))
+    kept: dict[str, Any] = {}
     if options.floors:
         _, (variants, *flags) = parts(options.runs[0])
         flags = [*seed_flags(options.seeds[0]), *flags, *arguments[cut + 1 :]]
         found = floors.measure(options.config, variants, flags, options.output / 'floors')
         print(f'\n{floors.table(found)}')
+        kept['floors'] = found['scores']
+    if options.save:
+        provenance.save(options.save, scores(rows) | kept, options.seeds)
     if options.figure:
         draw(rows, options.figure)
     for path in filter(None, (options.by_size, options.by_value)):

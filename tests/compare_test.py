@@ -189,6 +189,25 @@ def test_score_by_size_of_the_memory(tmp_path, monkeypatch, capsys):
     assert labels == ['spans, w 1e-4', 'spans, w 1e-6', 'cache, w 1e-4', 'cache, w 1e-6']
 
 
+def test_scores_of_every_seed_are_saved(tmp_path, monkeypatch):
+    """With the run of each, and beside them the floors and the run that wrote the file."""
+    rules = {'n-grams of 1': {'bits_per_byte': 5.0}}
+    measured = {'scores': rules, 'protocol': ''}
+    monkeypatch.setattr(compare.floors, 'measure', lambda *_: measured)
+    for seed in range(2):
+        path = tmp_path / 'a_row' / str(seed)
+        path.mkdir(parents=True)
+        run = {'seeds': [seed], 'commit': 'abc'}
+        (path / 'numbers.json').write_text(json.dumps(numbers(seed, run=run)))
+    called(monkeypatch, tmp_path, '--floors', f'--save={tmp_path / "all.json"}', 'a row: tiny')
+    saved = json.loads((tmp_path / 'all.json').read_text())
+    assert saved.pop('run')['seeds'] == [0, 1] and saved.pop('floors') == rules
+    assert list(saved) == ['a row'] and list(saved['a row']) == ['0', '1']
+    second = saved['a row']['1']
+    assert second['run'] == {'seeds': [1], 'commit': 'abc'} and second['state_bytes'] == 2000
+    assert second['test'] == {'bits_per_byte': 3.0} and second['reset'] == {'bits_per_byte': 3.0}
+
+
 @pytest.mark.parametrize('flags, together', [([], ()), (['--together'], [0, 1])])
 def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch, flags, together):
     trained = []
