@@ -278,7 +278,8 @@ def best_value(by_value: dict[str, list[dict]]) -> str:
 def scores(runs: dict[str, list[dict]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Label to seed to what claims are made of: the scores shown and sizes, with the run of each."""
     first = next(iter(runs.values()))[0]
-    shown, found = metrics_of(first['test']), {}
+    # Of words, papers have perplexities.
+    shown, found = dict.fromkeys((*metrics_of(first['test']), 'perplexity')), {}
     for label, seeds in runs.items():
         for numbers in seeds:
             kept = {
@@ -286,7 +287,9 @@ def scores(runs: dict[str, list[dict]]) -> dict[str, dict[str, dict[str, Any]]]:
             }
             for split in ('test', 'reset'):
                 if numbers[split]:
-                    kept[split] = {name: numbers[split][name] for name in shown}
+                    kept[split] = {
+                        name: numbers[split][name] for name in shown if name in numbers[split]
+                    }
             found.setdefault(label, {})[str(numbers['run']['seeds'][0])] = kept
     return found
 

@@ -205,7 +205,7 @@ def test_scores_of_every_seed_are_saved(tmp_path, monkeypatch):
     assert list(saved) == ['a row'] and list(saved['a row']) == ['0', '1']
     second = saved['a row']['1']
     assert second['run'] == {'seeds': [1], 'commit': 'abc'} and second['state_bytes'] == 2000
-    assert second['test'] == {'bits_per_byte': 3.0} and second['reset'] == {'bits_per_byte': 3.0}
+    assert second['test'] == second['reset'] == {'bits_per_byte': 3.0, 'perplexity': 4.0}
 
 
 @pytest.mark.parametrize('flags, together', [([], ()), (['--together'], [0, 1])])
