@@ -299,6 +299,19 @@ def test_the_page_has_the_published_cells():
     assert [line for line in lines if line not in page] == []
 
 
+@pytest.mark.parametrize('column', ['stdlib', 'novels'])
+def test_rows_of_a_text_were_scored_on_one(column):
+    """The standard library is another with another Python: then all rows have to be run again."""
+    found = table.collect(pathlib.Path(table.__file__).parent)[column]
+    texts = {
+        name: re.search(r'the first .* tokens', cell['scores'][column]['bits/byte']['protocol'])[0]
+        for name, seeds in found.items()
+        if name != cells.FLOORS
+        for cell in seeds.values()
+    }
+    assert len({*texts.values()}) == 1, texts
+
+
 def test_nothing_is_a_table_too(tmp_path):
     command.main([f'--output={tmp_path}', '--minutes=0'])
     assert '## Not run' in (tmp_path / 'leaderboard.md').read_text()
