@@ -182,8 +182,9 @@ def about_age(page: str) -> str:
     if not names:
         return 'All claims of this page were measured after the last change of their memories.'
     return (
-        'Measured before the last change of the code of their memory: the claims about '
-        f'{", ".join(f"`{name}`" for name in names)} (`python -m experiments.claims --stale`).'
+        'The code of these memories was changed after their numbers on this page were measured: '
+        f'{", ".join(f"`{name}`" for name in names)} (`python -m experiments.claims --stale` has the commands '
+        'that measure again).'
     )
 
 

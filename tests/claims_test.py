@@ -148,7 +148,7 @@ def test_sentences_are_written_into_pages(one, monkeypatch, tmp_path):
     claims.main(['--write'])
     text = (tmp_path / 'page.md').read_text()
     assert '- First <span id="claim-one">has 60 %</span>.\n- Second\n' in text
-    assert 'the claims about `local`' in text
+    assert 'were measured: `local`' in text
     claims.main(['--write'])
     assert (tmp_path / 'page.md').read_text() == text
     assert claims.render('page.md', text.replace('60', '61')) == text
