@@ -183,8 +183,8 @@ def about_age(page: str) -> str:
         return 'All claims of this page were measured after the last change of their memories.'
     return (
         'The code of these memories was changed after their numbers on this page were measured: '
-        f'{", ".join(f"`{name}`" for name in names)} (`python -m experiments.claims --stale` has the commands '
-        'that measure again).'
+        f'{", ".join(f"`{name}`" for name in names)} (`python -m experiments.claims --stale` has the '
+        'commands that measure again).'
     )
 
 
