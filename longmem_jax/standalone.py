@@ -245,6 +245,13 @@ def make_layer(
       UsageError: an unknown name (the nearest one is suggested), or invalid values (all at once).
     """
     if memory not in LAYERS:
+        for name, found in LAYERS.items():
+            if memory in found.recipe.by_name:
+                raise UsageError(
+                    f'memory = {memory!r}: a recipe of configs for the layer {name!r}; give that name '
+                    f'and fields: python -m longmem_jax.main --config=quickstart:memory={memory} '
+                    f'--mode=list has those of the recipe, as model.{name}.FIELD'
+                )
         raise UsageError(unknown('memory', memory, sorted(LAYERS)))
     entry = LAYERS[memory]
     fields = defaults_of(entry)

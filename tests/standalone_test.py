@@ -271,6 +271,8 @@ def test_wrong_fields_are_one_message(arguments, message):
         longmem_jax.InfiniAttention(**sizes | arguments)
     with pytest.raises(UsageError, match="did you mean 'infini'"):
         longmem_jax.make_layer('infni', d_model=16, num_heads=2, segment_length=4)
+    with pytest.raises(UsageError, match="'delta_net': a recipe of configs for the layer 'delta'"):
+        longmem_jax.make_layer('delta_net', d_model=16, num_heads=2, segment_length=4)
 
 
 def test_a_mistyped_size_is_named():
