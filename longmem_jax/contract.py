@@ -14,7 +14,7 @@ import flax.struct
 import jax
 from jax.typing import DTypeLike
 
-from longmem_jax.host_layer import HostLayer
+from longmem_jax.host_layer import HostLayer, ReleasedLayer
 from longmem_jax.segment import Aux, Segment, State
 from longmem_jax.views import View
 
@@ -367,6 +367,7 @@ class Entry:
       recipe: with which settings it learns.
       graft: how it takes the place of a pretrained decoder's layer; None = it does not.
       hosts: how families of decoders have it by themselves, by a name that `hosts.families` uses.
+      released: how the authors' program has it, if `released.transformer_sequential` reads it.
       view: what `--mode=inspect`, pictures and tables show of it.
       toy: fields that differ from the defaults in the small layer of the conformance suite.
       variants: name to further changes of the toy, which the suite also runs.
@@ -380,6 +381,7 @@ class Entry:
     recipe: Recipes = Recipes()
     graft: Graft | None = None
     hosts: Mapping[str, HostLayer] = dataclasses.field(default_factory=dict)
+    released: ReleasedLayer | None = None
     view: View = View()
     toy: dict[str, Any] = dataclasses.field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)

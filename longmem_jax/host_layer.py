@@ -1,4 +1,4 @@
-"""How released decoders have a layer by themselves; `contract.Entry.hosts`."""
+"""How released decoders and programs have a layer by themselves; `contract.Entry.hosts`, `.released`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -20,3 +20,19 @@ class HostLayer:
     read: Callable[[Any, Any], dict[str, Any]]
     write: Callable[[Mapping[str, Any]], dict[str, Any]]
     rows: Callable[[Mapping[str, Any]], list[tuple[Any, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleasedLayer:
+    """What a program of a layer's authors names in its own way; the backbone is that of the program.
+
+    Attributes:
+      fields: the program's arguments, by its names, to fields of the sub-config.
+      tensors: names of the layer's own tensors in a block to (our path in it, kind of layout); see
+        `released.transformer_sequential`.
+      free: fields that the weights do not depend on: a config may set them freely.
+    """
+
+    fields: Callable[[Mapping[str, Any]], dict[str, Any]]
+    tensors: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    free: tuple[str, ...] = ()

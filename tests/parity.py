@@ -69,7 +69,7 @@ SYSTEMS = {
     'titans': titans.check,
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
-    'compressive_mean': transformer_sequential.checker('compressive_mean'),
+    'compressive_mean': transformer_sequential.checker('compressive'),
     **dict.fromkeys(lifelong_episodes.SYSTEMS, lifelong_episodes.check),
     **dict.fromkeys(decayed.NAMES, decayed.check),
     'agem': lifelong_replay.check,

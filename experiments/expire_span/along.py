@@ -5,7 +5,6 @@ python -m experiments.expire_span.along --every=1024 --output=FILE.png 'LABEL=FI
 
 The files of a label are seeds, or models, that were scored on one text; cells are mean (minimum -
 maximum) over them, in bits per token. The last part is what is left of the text.
-The numbers are written beside the figure, as FILE.json.
 """
 
 import argparse
@@ -16,7 +15,7 @@ from pathlib import Path
 import matplotlib.figure
 import numpy as np
 
-from experiments import markdown, provenance
+from experiments import markdown
 from longmem_jax.reporting import figures
 
 
@@ -41,17 +40,6 @@ def table(found: dict[str, list[list[float]]], every: int) -> str:
         )
     ]
     return markdown.table(['from token', *found], lines)
-
-
-def numbers(found: dict[str, list[list[float]]], every: int) -> dict[str, dict[str, dict]]:
-    """Label to the first token of a part to seed to bits per token."""
-    return {
-        label: {
-            str(part * every): {str(seed): round(bits, 6) for seed, bits in enumerate(of_part)}
-            for part, of_part in enumerate(zip(*seeds, strict=True))
-        }
-        for label, seeds in found.items()
-    }
 
 
 def draw(found: dict[str, list[list[float]]], every: int) -> matplotlib.figure.Figure:
@@ -96,8 +84,6 @@ def main() -> None:
     print(table(found, options.every))
     if options.output:
         figures.save(draw(found, options.every), options.output)
-        seeds = range(max(map(len, found.values())))
-        provenance.save(options.output.with_suffix('.json'), numbers(found, options.every), seeds)
 
 
 if __name__ == '__main__':

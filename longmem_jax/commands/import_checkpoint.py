@@ -33,11 +33,11 @@ from longmem_jax.untrusted.library import library_errors
 FORMATS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     transformer_xl.LAYER: (transformer_xl.model_config, transformer_xl.import_parameters),
     **{
-        ours: (
-            functools.partial(transformer_sequential.model_config, system=system),
+        name: (
+            functools.partial(transformer_sequential.model_config, name=name),
             transformer_sequential.import_parameters,
         )
-        for system, (ours, _) in transformer_sequential.LAYERS.items()
+        for name in transformer_sequential.LAYERS
     },
 }
 # Fields that the weights do not depend on: the config may set them freely.

@@ -1,15 +1,17 @@
 """Models of facebookresearch/transformer-sequential: conversion of settings, weights and gradients.
 
-This is the released code of Expire-Span, Adaptive-Span and their baselines. All share a backbone: plain
-learned embeddings, no absolute positions, untied output, one position table for all layers.
+The layers that its authors released there share a backbone: plain learned embeddings, no absolute
+positions, untied output, one position table for all layers. What is a layer's own is in its entry.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from longmem_jax.config.base import base, stack
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, unknown
+from longmem_jax.memory.registry import LAYERS as REGISTERED
 
 # theirs -> (ours, kind); layers carry 'layers.L.' and 'block_L/' before these.
 _LAYER = {
@@ -17,9 +19,6 @@ _LAYER = {
     'attn.proj_key.weight': ('attention/projections/key/kernel', 'heads_in'),
     'attn.proj_val.weight': ('attention/projections/value/kernel', 'heads_in'),
     'attn.proj_out.weight': ('attention/projections/out/kernel', 'heads_out'),
-    'attn.attn.expire_span.span_predictor.weight': ('attention/span_kernel', 'flat'),
-    'attn.attn.expire_span.span_predictor.bias': ('attention/span_bias', 'scalar'),
-    'attn.attn.adaptive_span.mask.size_ratio': ('attention/span_share', 'flat'),
     'ff.fc1.weight': ('feed_forward/up/kernel', 'linear'),
     'ff.fc1.bias': ('feed_forward/up/bias', 'plain'),
     'ff.fc2.weight': ('feed_forward/down/kernel', 'linear'),
@@ -39,89 +38,34 @@ _MODEL = {
 _TABLE = 'attn.attn.key_pe'  # stored with the first layer, used by all
 
 
-def _expire_span(settings: dict[str, Any]) -> dict[str, Any]:
-    span, block = settings['attn_lim'], settings['mem_sz']
-    return dict(
-        max_span=span,
-        ramp=settings['expire_span_ramp'],
-        capacity=span + settings['expire_span_ramp'] + block,
-        position_length=block,
-        pre_div=float(settings['expire_span_pre_div']),
-        initial_share=float(settings['expire_span_init_percentage']),
-        shorten=bool(settings['expire_span_noisy']),
-        start='zeros',
-        num_sizes=3,
-    )
-
-
-def _adaptive_span(settings: dict[str, Any]) -> dict[str, Any]:
-    adaptive = settings.get('adapt_span', True)
-    per = 'layer' if settings.get('adapt_span_layer') else 'head'
-    return dict(
-        max_span=settings['attn_lim'],
-        ramp=settings['adapt_span_len'],
-        per=per if adaptive else 'none',
-        initial_share=float(settings['adapt_span_init']),
-        start='zeros',
-        trim_memory=False,
-        num_sizes=3,
-    )
-
-
-def _compressive(settings: dict[str, Any]) -> dict[str, Any]:
-    rate = settings['compress_rate']
-    return dict(
-        memory_length=settings['attn_lim'],
-        compressed_length=settings['compress_size'] // rate,
-        rate=rate,
-        compression='mean',
-        reading='sliding',
-        position='none',
-        reconstruction='none',
-        start='zeros',
-    )
-
-
+LAYERS = {name: entry.released for name, entry in REGISTERED.items() if entry.released}
 # Fields that the weights do not depend on: the config may set them freely.
-FREE = (
-    'expire_span.capacity',
-    'expire_span.initial_share',
-    'expire_span.num_sizes',
-    'expire_span.shorten',
-    'adaptive_span.initial_share',
-    'adaptive_span.num_sizes',
-    'adaptive_span.trim_memory',
-)
-
-LAYERS = {
-    'expire_span': ('expire_span', _expire_span),
-    'adaptive_span': ('adaptive_span', _adaptive_span),
-    'compressive_mean': ('compressive', _compressive),
-}
+FREE = tuple(f'{name}.{field}' for name, layer in LAYERS.items() for field in layer.free)
 
 
-def model_config(settings: dict[str, Any], system: str) -> Any:
+def model_config(settings: Mapping[str, Any], name: str) -> Any:
     """`config.model` of a released model.
 
     Args:
-      system: 'expire_span', 'adaptive_span' (also their fixed span) or 'compressive_mean'.
+      settings: the arguments it was trained with, by the names of the program.
+      name: of our layer.
 
     Raises:
-      UsageError: `system` is none of these.
+      UsageError: the program has no such layer.
     """
-    if system not in LAYERS:
-        raise UsageError(f'system = {system!r}: allowed are {", ".join(LAYERS)}')
-    name, fields = LAYERS[system]
+    if name not in LAYERS:
+        raise UsageError(unknown('layer', name, LAYERS))
     model = base().model
     stack(model, settings['nlayers'], name)
     model.vocab_size = settings['vocab_sz']
     model.d_model = model.d_embed = settings['hid_sz']
     model.num_heads, model.head_dim = settings['nheads'], settings['head_dim']
     model.d_feed_forward = settings['inner_hid_sz']
-    model[name] = fields(settings)
+    model[name] = LAYERS[name].fields(settings)
     model.pre_norm = model.final_norm = bool(settings['pre_norm'])
     model.scale_embedding = model.tie_weights = False
-    model.layer_drop = float(settings.get('expire_span_layerdrop', 0.0))
+    rates = [rate for argument, rate in settings.items() if argument.endswith('_layerdrop')]
+    model.layer_drop = float(rates[0]) if rates else 0.0
     return model
 
 
@@ -132,9 +76,10 @@ def our_path(name: str, model: Any) -> tuple[str, str]:
     layer, _, suffix = name.removeprefix('layers.').partition('.')
     if suffix == _TABLE and layer == '0':
         return f'shared_{model.attention[0]}/table', 'table'
-    if suffix not in _LAYER:
+    tensors = _LAYER | dict(LAYERS[model.attention[0]].tensors)
+    if suffix not in tensors:
         raise UsageError(f'{name}: not a parameter of a supported released model.')
-    path, kind = _LAYER[suffix]
+    path, kind = tensors[suffix]
     return f'block_{layer}/{path}', kind
 
 

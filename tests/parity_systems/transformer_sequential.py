@@ -44,11 +44,11 @@ def _hidden_states(state, number):
                 yield f'state/{name}_layer{layer}_{number}', rows
 
 
-def checker(system):
-    """The `check` of one system; see `tests.parity`."""
+def checker(layer):
+    """The `check` of one layer; see `tests.parity`."""
 
     def check(settings, arrays):
-        config = interop.model_config(settings, system)
+        config = interop.model_config(settings, layer)
         theirs = {k[len('param/') :]: v for k, v in arrays.items() if k.startswith('param/')}
         params = interop.import_parameters(theirs, config)
         numbers = sorted(int(k.rsplit('_', 1)[1]) for k in arrays if k.startswith('in/tokens_'))
@@ -80,7 +80,7 @@ def checker(system):
                     rngs={'memory': jax.random.key(0), 'dropout': jax.random.key(1)},
                 )
             log_probs = jax.nn.log_softmax(logits)
-            loss = sum((value * settings[LOSSES[name]] for name, value in aux.losses.items()), 0.0)
+            loss = sum((value * settings[LOSSES[term]] for term, value in aux.losses.items()), 0.0)
             value = (log_probs * weight).sum()
             return value + 100.0 * loss, (log_probs, loss, state)
 
@@ -92,7 +92,7 @@ def checker(system):
             for name in (f'out/aux_loss_{number}', f'out/span_loss_{number}'):
                 if name in arrays:
                     yield name, loss, arrays[name].mean()
-            if system != 'expire_span':
+            if layer != 'expire_span':
                 for name, ours in _hidden_states(state, number):
                     if name in arrays:
                         yield name, ours[:, -arrays[name].shape[1] :], arrays[name]

@@ -1,9 +1,11 @@
 """The entry of Adaptive-Span: rules of its settings, and how they follow from the sizes of a model."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.attention import near_positions
 from longmem_jax.contract import STARTS, Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
+from longmem_jax.host_layer import ReleasedLayer
 from longmem_jax.kernels import fused_spans
 from longmem_jax.memory.adaptive_span.layer import AdaptiveSpan
 from longmem_jax.memory.adaptive_span.view import held, read
@@ -28,6 +30,21 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'adaptive_span': fields}, loss_weights={'adaptive_span': 1e-6})
 
 
+def released(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields for the arguments of the released program."""
+    adaptive = settings.get('adapt_span', True)
+    per = 'layer' if settings.get('adapt_span_layer') else 'head'
+    return dict(
+        max_span=settings['attn_lim'],
+        ramp=settings['adapt_span_len'],
+        per=per if adaptive else 'none',
+        initial_share=float(settings['adapt_span_init']),
+        start='zeros',
+        trim_memory=False,
+        num_sizes=3,
+    )
+
+
 ENTRY = Entry(
     name='adaptive_span',
     layer=LayerType(
@@ -45,6 +62,11 @@ ENTRY = Entry(
         exact=False,
         how='projections and embeddings are kept; attention within learned spans must be tuned',
         positions='its own scores by distance; rotary ones are lost',
+    ),
+    released=ReleasedLayer(
+        released,
+        {'attn.attn.adaptive_span.mask.size_ratio': ('attention/span_share', 'flat')},
+        free=('initial_share', 'num_sizes', 'trim_memory'),
     ),
     view=View(held, read, lengths={'max_span': 'span '}),
     toy=dict(max_span=8, ramp=3, initial_share=0.3, num_sizes=2),

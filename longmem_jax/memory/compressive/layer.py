@@ -8,7 +8,7 @@ detached; the compression learns from its own reconstruction loss only.
 `reading = 'sliding'` is the baseline of the Expire-Span paper; see `sliding.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -25,6 +25,7 @@ from longmem_jax.contract import (
     ModelSettings,
     Recipes,
 )
+from longmem_jax.host_layer import ReleasedLayer
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import as_function
 from longmem_jax.memory.compressive.compression import (
@@ -280,6 +281,21 @@ class CompressiveTransformer(nn.Module):
         return self.layer.close_segment(state, cache, count)
 
 
+def released(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields for the arguments of the released program."""
+    rate = settings['compress_rate']
+    return dict(
+        memory_length=settings['attn_lim'],
+        compressed_length=settings['compress_size'] // rate,
+        rate=rate,
+        compression='mean',
+        reading='sliding',
+        position='none',
+        reconstruction='none',
+        start='zeros',
+    )
+
+
 ENTRY = Entry(
     name='compressive',
     layer=LayerType(
@@ -301,6 +317,7 @@ ENTRY = Entry(
         recipes=('compressive',),
         groups=rates_of_window,
     ),
+    released=ReleasedLayer(released),
     view=View(held, read, lengths={'memory_length': '', 'compressed_length': '+ slots '}),
     toy=dict(memory_length=6, compressed_length=3),
     variants=dict(

@@ -1,9 +1,11 @@
 """The entry of Expire-Span: rules of its settings, and how they follow from the sizes of a model."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.attention import near_positions
 from longmem_jax.contract import STARTS, Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
+from longmem_jax.host_layer import ReleasedLayer
 from longmem_jax.kernels import fused_spans
 from longmem_jax.memory.expire_span.layer import ExpireSpan
 from longmem_jax.memory.expire_span.view import held, kept, read, series
@@ -85,6 +87,22 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'expire_span': fields}, loss_weights={'expire_span': 1e-6})
 
 
+def released(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields for the arguments of the released program."""
+    span, block = settings['attn_lim'], settings['mem_sz']
+    return dict(
+        max_span=span,
+        ramp=settings['expire_span_ramp'],
+        capacity=span + settings['expire_span_ramp'] + block,
+        position_length=block,
+        pre_div=float(settings['expire_span_pre_div']),
+        initial_share=float(settings['expire_span_init_percentage']),
+        shorten=bool(settings['expire_span_noisy']),
+        start='zeros',
+        num_sizes=3,
+    )
+
+
 ENTRY = Entry(
     name='expire_span',
     layer=LayerType(
@@ -113,6 +131,14 @@ ENTRY = Entry(
         exact=False,
         how='projections and embeddings are kept; attention within learned spans must be tuned',
         positions='its own scores by distance; rotary ones are lost',
+    ),
+    released=ReleasedLayer(
+        released,
+        {
+            'attn.attn.expire_span.span_predictor.weight': ('attention/span_kernel', 'flat'),
+            'attn.attn.expire_span.span_predictor.bias': ('attention/span_bias', 'scalar'),
+        },
+        free=('capacity', 'initial_share', 'num_sizes', 'shorten'),
     ),
     view=View(held, read, series, lengths={'max_span': 'span '}, kept=kept),
     toy=dict(max_span=12, ramp=3, capacity=14, position_length=4, initial_share=0.4, num_sizes=2),
