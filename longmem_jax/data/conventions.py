@@ -61,10 +61,12 @@ class Conventions:
 
         def named(ids: tuple[int, ...]) -> str:
             name = getattr(tokenizer, 'name_of', lambda token: '')
-            return ', '.join(f'{name(token)} ({token})'.strip() for token in ids)
+            return ', '.join(
+                f'{name(token)} ({token})' if name(token) else f'token {token}' for token in ids
+            )
 
         begin = f'begin with {named(self.begin)}' if self.begin else 'begin with their first token'
-        ends = f'end at {named(self.ends)}' if self.ends else 'have no end of their own'
+        ends = f'end at {named(self.ends)}' if self.ends else 'have no token for their end'
         return f'texts {begin} and {ends}'
 
 

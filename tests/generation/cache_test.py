@@ -98,7 +98,7 @@ def test_a_text_beyond_the_context_is_scored_in_windows(run, capsys):
     losses = scorer(text)
     said = capsys.readouterr().err
     assert 'longer than the 24 tokens that the model reads: scored in windows' in said
-    assert 'cache: 16 tokens x 1 texts' in said and 'texts begin with (256)' in said
+    assert 'cache: 16 tokens x 1 texts' in said and 'texts begin with token 256' in said
     first = Scorer(run)(text[:24])
     np.testing.assert_allclose(losses.nats[:24], first.nats, atol=1e-5)
     assert len(losses.nats) == len(text) and np.isfinite(losses.nats).all()
