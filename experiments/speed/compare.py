@@ -27,9 +27,8 @@ ROOT = Path(__file__).parents[2]
 # What a command on CPUs sets for itself (`devices/allocator.py`), for processes that are not commands.
 KEPT = dict(MALLOC_MMAP_THRESHOLD_=str(1 << 30), MALLOC_TRIM_THRESHOLD_=str((1 << 31) - 1),
             MALLOC_ARENA_MAX='1')  # fmt: skip
-# Settings of glibc: its own; pages of large arrays are kept for the next step; and are huge where the
-# kernel gives huge ones to those who ask. Our commands set the last ones.
-PAGES = {'own': {}, 'kept': KEPT, 'huge': KEPT | dict(GLIBC_TUNABLES='glibc.malloc.hugetlb=1')}
+# Settings of glibc: its own; or pages of large arrays are kept for the next step, as our commands do.
+PAGES = {'own': {}, 'kept': KEPT}
 
 
 class Side:
@@ -41,7 +40,7 @@ class Side:
       software: what it runs.
     """
 
-    def __init__(self, name: str, python: str, arguments: Sequence[str], pages: str = 'huge'):
+    def __init__(self, name: str, python: str, arguments: Sequence[str], pages: str = 'kept'):
         """Starts `experiments/speed/worker.py` with these arguments and `PAGES`.
 
         Not by `python -m`, since a command sets the allocator itself.
@@ -174,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument('--case', action='append', help='one of the peer; default: all in turn')
     parser.add_argument('--checkout', default='', help="a clone of the peer's repository")
     parser.add_argument('--python', default=sys.executable, help="runs the peer's side")
-    parser.add_argument('--pages', default='huge', choices=PAGES, help="of the peer's allocator")
+    parser.add_argument('--pages', default='kept', choices=PAGES, help="of the peer's allocator")
     parser.add_argument('--module', default='', help="the peer's side; default: its file in peers")
     parser.add_argument('--rounds', type=int, default=16)
     parser.add_argument('--fill', type=int, help='untimed steps; default: what the case needs')

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         library: subprocess.Popen(
             [python, '-m', 'experiments.speed.products', f'--serve={library}'],
             cwd=ROOT,
-            env=os.environ | PAGES['huge'],
+            env=os.environ | PAGES['kept'],
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
