@@ -207,6 +207,7 @@ class Scale:
       slots: slots of memories with a fixed number of vectors.
       tokens: memory tokens.
       keys: product keys per half.
+      context: tokens of the longest text that a pretrained decoder was made for; 0 = none is known.
     """
 
     segment: int
@@ -223,6 +224,7 @@ class Scale:
     slots: int
     tokens: int
     keys: int
+    context: int = 0
 
     def position(self) -> tuple[str, tuple[str, ...]]:
         """A relative position scheme for heads of this width, and a note if it is not 'rotary'."""

@@ -1,13 +1,16 @@
 """A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
 
 python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
-    [--parts=windows,far,inside,grafts,learning] [--rows=NAME,NAME] [--tokens=8192]
+    [--parts=windows,far,inside,grafts,learning,keys,squad] [--rows=NAME,NAME] [--tokens=8192] \
+    [--squad=FILE.json]
 
 `windows`: ways to see 512 tokens, and all 8,192, without any training.
 `far`: the same in a folder of its own, for more --tokens; only if it is named.
 `inside`: why gates stay shut.
 `grafts`: memories in some layers, as they are put in, and with shut gates.
 `learning`: the gates of one of them learn on novels.
+`keys`, `squad`: a text is read once, and questions are asked from the memory of it; `squad` needs the
+file of SQuAD.
 What is finished is in DIR and is not repeated; DIR/smollm2.json and .md have all of it. `--tiny` is for
 a toy host: short texts, windows of 16.
 """
@@ -17,7 +20,7 @@ import sys
 from pathlib import Path
 
 from experiments.seeds import add_seeds
-from experiments.smollm2 import inside, report, windows
+from experiments.smollm2 import inside, questions, report, windows
 
 PARTS = {
     'windows': windows.run,
@@ -25,6 +28,8 @@ PARTS = {
     'inside': inside.run,
     'grafts': windows.run_grafts,
     'learning': windows.run_learning,
+    'keys': questions.run_keys,
+    'squad': questions.run_squad,
 }
 
 USUAL = [part for part in PARTS if part != 'far']
@@ -43,6 +48,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--tokens', type=int, default=8192, help='read of every test book')
     parser.add_argument('--segments', type=int, default=4, help='that gates are looked at in')
     parser.add_argument('--steps', type=int, default=40, help='of 1,024 tokens')
+    parser.add_argument('--squad', type=Path, help='dev-v1.1.json; none = not run')
+    parser.add_argument('--documents', type=int, default=4, help='of `keys` and `squad`')
     add_seeds(parser, '1', 'of the order of the novels')
     parser.add_argument('--tiny', action='store_true')
     options = parser.parse_args(arguments)

@@ -45,6 +45,27 @@ def of_gates(found: dict[str, Any]) -> dict[str, float]:
     return heads | {name: round(float(value), 4) for name, value in losses.items()}
 
 
+def of_answers(found: dict[str, Any]) -> dict[str, float]:
+    """Percent of right answers and nats of an answer, by the distance of what answers, in windows."""
+    numbers = {
+        key: np.asarray(value) for key, value in found.items() if key not in ('run', 'window')
+    }
+    distance, first, row = numbers['distance'] / found['window'], 0, {}
+    for last in (1, 4, 16, np.inf):
+        here = (distance >= first) & (distance < last)
+        part = f'{first} - {last}' if last < np.inf else f'from {first}'
+        if here.any():
+            row |= {f'{part}: right': 100 * numbers['right'][here].mean()}
+            row |= {f'{part}: nats': numbers['nats'][here].mean()}
+        first = last
+    far = distance >= 1
+    row |= {'questions': len(distance), 'beyond a window': int(far.sum())}
+    if far.any():
+        row |= {key: 100 * numbers[key][far].mean() for key in ('right', 'right without')}
+        row |= {key: numbers[key][far].mean() for key in ('nats', 'nats without')}
+    return {key: round(float(value), 3) for key, value in row.items()}
+
+
 def collected(output: Path) -> dict[str, Any]:
     """The numbers of all finished parts, as pages show them."""
     parts: dict[str, Any] = {}
@@ -53,6 +74,8 @@ def collected(output: Path) -> dict[str, Any]:
         rows, run = parts.setdefault(part, {}), {'run': found['run']}
         if part == 'inside':
             rows[name] = run | of_gates(found)
+        elif 'distance' in found:
+            rows[name] = run | of_answers(found)
         elif 'kept' in found:
             rows[name] = run | by_position(found['kept'])
             rows[f'{name} shut'] = run | by_position(found['shut'])

@@ -20,6 +20,13 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
         'segments': (f'memory=local,{whole}', {}),
         'sliding': (f'memory=none,segment={half},context={window}', {}),
         'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
+        'blocks': (f'memory=moba,{whole}', {}),
+        'last blocks': (
+            f'memory=moba,{whole}',
+            {'model.chunk_retrieval.near': 6},
+        ),  # nothing is chosen
+        'blocks, first not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.sinks': False}),
+        'blocks, last not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.near': 0}),
         'all': (f'memory=none,{whole},context={context}', {}),
         'all beyond': (  # as transformers reads on
             f'memory=none,{whole},context={context}',

@@ -157,12 +157,12 @@ def graft(
     recurrent = _recurrent(config)
     place = 'feed_forward' if stands == 'feed_forward' else 'attention'
     _require_plain(model, name, place, recurrent)
-    replaced = rotary and model.position != 'none'
+    replaced, longest = rotary and model.position != 'none', context_of(model)
     if replaced:
         _replace_positions(model)
     into, position = LAYERS[main].graft, _position(model)
     assert into is not None  # as of all in `known`
-    own = into.fields(scale_of(config, **sizes), position)
+    own = into.fields(scale_of(config, **dict(context=longest) | sizes), position)
     chosen = _chosen(model, recipe, main, tuple(layers), recurrent if stands == 'attention' else ())
     _require_fitting(model, name, main, stands, chosen, recurrent)
     fields = section(main, **recipe.sections[main] | own | changes.fields)

@@ -13,6 +13,10 @@ shared by the other tokens of the block (grouped softmax); its own value is not 
     gate(i, b)  = q_i . k_l(b)
     weight(i, j) = softmax over own tokens and landmarks, at l(b) * softmax over the tokens of b, at j
 
+A pretrained decoder needs its first tokens and the last ones, whatever their gates are. So `sinks` and
+`near` count the first block and those right before the own block among the top_k without a choice, as
+InfLLM does (Xiao et al., 2024).
+
 No gradient flows through the choice. All else is in the softmax, so that gradients also flow to the
 keys and values of earlier segments of a training step.
 """
@@ -46,6 +50,8 @@ from longmem_jax.memory.in_hosts import position_of_window
 from longmem_jax.problems import at_least, one_of
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import Held, Read, Seen, View
+
+IN_HOST = 8  # blocks that a token of a pretrained decoder reads
 
 
 class BlocksState(flax.struct.PyTreeNode):
@@ -87,23 +93,30 @@ def block_means(keys: jax.Array, size: int) -> jax.Array:
     return in_blocks(keys, size).mean(axis=-2, dtype=wide)
 
 
-def choose(gates: jax.Array, own: jax.Array, top_k: int, held: int) -> jax.Array:
+def choose(
+    gates: jax.Array, own: jax.Array, top_k: int, held: int, sinks: bool = False, near: int = 0
+) -> jax.Array:
     """The earlier blocks that queries read, without gradient.
 
     Args:
       gates: [batch, heads, queries, blocks].
       own: int32 [batch, 1, queries, 1], the block of each query.
       top_k: blocks that a query reads, its own included; 0 = all.
-      held: the newest blocks that can be read, the query's own included.
+      held: blocks that can be read, the query's own included: the newest ones.
+      sinks: block 0 is one of `held` and of `top_k`, whatever its gate is.
+      near: and so are these many blocks right before the query's own.
 
     Returns:
       bool like `gates`.
     """
     number = jnp.arange(gates.shape[-1], dtype=jnp.int32)[None, None, None]
-    earlier = (number < own) & (number > own - held)
+    first = (number == 0) & sinks
+    earlier = (number < own) & ((number > own - (held - sinks)) | first)
     if top_k == 0 or top_k > gates.shape[-1]:
         return jnp.broadcast_to(earlier, gates.shape)
     gates = jnp.where(earlier, jax.lax.stop_gradient(gates), jnp.asarray(NEVER, gates.dtype))
+    always = earlier & (first | (number >= own - near))
+    gates = jnp.where(always, jnp.asarray(jnp.inf, gates.dtype), gates)
     _, best = jax.lax.top_k(gates, top_k - 1)
     return earlier & (best[..., None] == number[..., None, :]).any(axis=-2)
 
@@ -139,9 +152,16 @@ def joined(old: jax.Array, new: jax.Array, count: jax.Array, size: int) -> jax.A
 
 
 def kept(
-    both: KeyValues, count: jax.Array, num_valid: jax.Array, length: int, size: int
+    both: KeyValues,
+    count: jax.Array,
+    num_valid: jax.Array,
+    length: int,
+    size: int,
+    sinks: bool = False,
 ) -> BlocksState:
     """The state after a segment: the oldest blocks go, as whole blocks, until the rest fits.
+
+    With `sinks` the first block stays, and those after it go.
 
     Args:
       both: keys, without positions, and values as of `joined`.
@@ -156,7 +176,9 @@ def kept(
     take = jax.vmap(lambda rows, at: jax.lax.dynamic_slice_in_dim(rows, at, length, 1))
 
     def left(rows: jax.Array) -> jax.Array:
-        rows = take(rows, gone)
+        first, rows = rows, take(rows, gone)
+        if sinks:
+            rows = rows.at[:, :, :size].set(first[:, :, :size])
         return jnp.where(there, rows, jnp.zeros_like(rows))
 
     return BlocksState(left(both.keys), left(both.values), count)
@@ -165,9 +187,10 @@ def kept(
 def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that whole blocks are held, at least one besides the token's own."""
     size, length, k = (fields[name] for name in ('block_length', 'memory_length', 'top_k'))
+    always = 1 + fields['sinks'] + fields['near']
     found = one_of(fields, position=POSITIONS)
     found += at_least(fields, 2 if fields['landmarks'] else 1, 'block_length')
-    found += at_least(fields, 0, 'top_k')
+    found += at_least(fields, 0, 'top_k', 'near')
     if found:
         return found
     if length % size or length < 2 * size:
@@ -179,6 +202,11 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
         found.append(
             f'top_k = {k}: more than the {length // size} blocks of block_length = {size} in '
             f'memory_length = {length}; lower top_k, or use 0 for all of them'
+        )
+    elif 0 < k < always:
+        found.append(
+            f'top_k = {k}: has no room for the {always} blocks that a token always reads, its own, '
+            f'near = {fields["near"]} and sinks = {fields["sinks"]}; use {always} or more, or 0 for all'
         )
     return found
 
@@ -193,6 +221,9 @@ class ChunkRetrieval(nn.Module):
       top_k: blocks that a query reads, its own included; 0 = all that are held.
       landmarks: the last token of a block is its landmark: gates and weights of a block are those of its
         landmark (Landmark attention). In its paper this is a token that is put into the text there.
+      sinks: the first block of a document is always read, and never dropped. When others are dropped,
+        it moves up to those that are left, and its distances become shorter.
+      near: blocks before a token's own that it always reads.
       position: position scheme; distances are those in the text.
     """
 
@@ -203,6 +234,8 @@ class ChunkRetrieval(nn.Module):
     block_length: int = 512
     top_k: int = 3
     landmarks: bool = False
+    sinks: bool = False
+    near: int = 0
     position: str = 'rotary'
 
     def setup(self) -> None:
@@ -219,6 +252,9 @@ class ChunkRetrieval(nn.Module):
         """Zeros for keys or values of `length` tokens."""
         settings = self.settings
         return jnp.zeros((batch_size, settings.kv_heads, length, settings.head_dim), settings.dtype)
+
+    def _kept(self, both: KeyValues, count: jax.Array, num_valid: jax.Array) -> BlocksState:
+        return kept(both, count, num_valid, self.memory_length, self.block_length, self.sinks)
 
     def initial_state(self, batch_size: int) -> BlocksState:
         """Nothing is held."""
@@ -242,7 +278,8 @@ class ChunkRetrieval(nn.Module):
             means = block_means(jax.lax.stop_gradient(keys), size)
             gates = dot(jax.lax.stop_gradient(grouped).astype(means.dtype), means)
             gates = gates.reshape(*queries.shape[:3], -1)
-        chosen = choose(gates, at // size, self.top_k, self.memory_length // size)
+        held = self.memory_length // size
+        chosen = choose(gates, at // size, self.top_k, held, self.sinks, self.near)
         mask = in_own | jnp.repeat(chosen, size, axis=-1)
         if self.landmarks:  # they pass their weight on, and give none to themselves
             mask = mask & ((slot % size != size - 1) | (in_own & (slot != at)))
@@ -272,7 +309,7 @@ class ChunkRetrieval(nn.Module):
         placed = both.replace(keys=self.relation.apply_to_keys(both.keys, 0))
         y = self._read(x, placed, count, train)
         metrics = {'memory_size': mean_count(count)}
-        new = kept(both, count, segment.num_valid, self.memory_length, size)
+        new = self._kept(both, count, segment.num_valid)
         return y, new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: BlocksState, batch_size: int) -> BlocksCache:
@@ -306,7 +343,7 @@ class ChunkRetrieval(nn.Module):
             joined(state.keys, new.keys, state.count, size),
             joined(state.values, new.values, state.count, size),
         )
-        return kept(both, state.count, count, self.memory_length, size)
+        return self._kept(both, state.count, count)
 
 
 def held(layer: ChunkRetrieval, state: BlocksState) -> dict[str, Held]:
@@ -326,12 +363,12 @@ def read(seen: Seen) -> dict[str, Read]:
     }
 
 
-def sizes(scale: Scale, least: int = 0) -> dict[str, int]:
-    """16 blocks of which three are read, as in the paper; blocks of at least `least` tokens.
+def sizes(scale: Scale) -> dict[str, int]:
+    """16 blocks of which three are read, as in the paper.
 
     All blocks together are no longer than `scale.memories` rows.
     """
-    block = max(min(scale.reach // 2, scale.memories // 16), least, 2)
+    block = max(min(scale.reach // 2, scale.memories // 16), 2)
     return dict(memory_length=16 * block, block_length=block)
 
 
@@ -343,9 +380,24 @@ def recipe(scale: Scale, landmarks: bool) -> Recipe:
 
 
 def fields_in_host(scale: Scale, position: str) -> dict[str, Any]:
-    """Blocks so long that the tokens of the first segment see all of it."""
-    own = sizes(scale, least=-(-max(scale.segment, scale.evaluated) // 3))
-    return dict(own, position=position_of_window(position))
+    """Eight blocks are read, as many as a segment has, so that the first segment sees all of itself.
+
+    The first block and the one before the own are among them: without both a decoder breaks. Rotary
+    distances are no longer than those that the decoder was trained on, if that is possible.
+    """
+    segment = max(scale.segment, scale.evaluated)
+    block = max(-(-segment // IN_HOST), 2)
+    length = scale.memories // 4
+    if scale.context and position != 'none':
+        length = min(length, scale.context - segment)
+    return dict(
+        block_length=block,
+        memory_length=max(length // block, IN_HOST) * block,
+        top_k=IN_HOST,
+        sinks=True,
+        near=1,
+        position=position_of_window(position),
+    )
 
 
 ENTRY = Entry(
@@ -374,5 +426,6 @@ ENTRY = Entry(
     variants=dict(
         landmark=dict(landmarks=True, top_k=3),
         all_blocks=dict(block_length=2, memory_length=8, top_k=0, position='none', landmarks=True),
+        first_and_near=dict(top_k=3, sinks=True, near=1),
     ),
 )

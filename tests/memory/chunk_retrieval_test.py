@@ -22,6 +22,9 @@ CASES = {
     'own block alone': dict(top_k=1),
     'landmark': dict(top_k=3, landmarks=True),
     'landmark, all blocks': dict(top_k=0, landmarks=True),
+    'the first block': dict(top_k=3, sinks=True),
+    'the blocks before': dict(top_k=4, near=2),
+    'both': dict(top_k=4, sinks=True, near=1),
 }
 
 
@@ -60,13 +63,15 @@ def shares(scores):
     return scores / scores.sum()
 
 
-def weights_of(q, keys, i, top_k, landmarks, size=4, held=4):
+def weights_of(q, keys, i, top_k, landmarks=False, sinks=False, near=0, size=4, held=4):
     """Weights of all tokens up to i for one query, by the formulas of the papers."""
     scores, weights, own = keys @ q / np.sqrt(WIDTH), np.zeros(len(keys)), i // size
-    earlier = range(max(own - held + 1, 0), own)
+    always = [0] * sinks + [*range(own - near, own)]
+    earlier = [b for b in range(own) if b > own - held + sinks or b in always]
     tokens = {b: list(range(b * size, (b + 1) * size)) for b in earlier}
     gates = {b: scores[t[-1]] if landmarks else keys[t].mean(0) @ q for b, t in tokens.items()}
-    best = sorted(earlier, key=lambda b: -gates[b])[: top_k - 1 if top_k else held]
+    best = sorted(earlier, key=lambda b: (b not in always, -gates[b]))
+    best = best[: top_k - 1 if top_k else held]
     now = list(range(own * size, i + 1))
     if not landmarks:
         chosen = sum((tokens[b] for b in best), now)
@@ -81,16 +86,16 @@ def weights_of(q, keys, i, top_k, landmarks, size=4, held=4):
     return weights
 
 
-def by_formula(top_k, landmarks=False):
+def by_formula(**case):
     """The layer's outputs for the whole text, [batch, tokens, d_model]."""
-    _, variables, _ = made(top_k=top_k, landmarks=landmarks)
+    _, variables, _ = made(**case)
     maps = variables['params']['projections']
     kernels = {name: np.asarray(part['kernel'].unbox(), float) for name, part in maps.items()}
     q, k, v = (np.einsum('btd,dhw->bhtw', X, kernels[name]) for name in ('query', 'key', 'value'))
     out = np.zeros((BATCH, TOKENS, 8))
     for b, h, i in np.ndindex(BATCH, HEADS, TOKENS):
         group = h // (HEADS // KV_HEADS)
-        weights = weights_of(q[b, h, i], k[b, group, : i + 1], i, top_k, landmarks)
+        weights = weights_of(q[b, h, i], k[b, group, : i + 1], i, **case)
         out[b, i] += weights @ v[b, group, : i + 1] @ kernels['out'][h]
     return out
 
@@ -125,6 +130,15 @@ def test_the_oldest_block_is_dropped_as_a_whole():
     assert not np.asarray(state.keys[:, :, 13:]).any()
 
 
+def test_the_first_block_stays():
+    """After 29 tokens the first block is held, and the sixth to the eighth."""
+    layer, variables, _ = made(top_k=3, sinks=True)
+    _, state = read_all((10, 10, 9), top_k=3, sinks=True)
+    keys = layer.apply(variables, X, method=lambda layer, x: layer.projections.keys(x))
+    np.testing.assert_allclose(state.keys[:, :, :4], keys[:, :, :4], atol=1e-6)
+    np.testing.assert_allclose(state.keys[:, :, 4:13], keys[:, :, 20:], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ('fields', 'words'),
     [
@@ -132,10 +146,19 @@ def test_the_oldest_block_is_dropped_as_a_whole():
         (dict(memory_length=4), 'multiple of 4'),
         (dict(top_k=5), 'the 4 blocks'),
         (dict(block_length=1, landmarks=True), 'block_length'),
+        (dict(top_k=2, sinks=True, near=1), 'use 3 or more'),
     ],
 )
 def test_unusable_fields_are_refused(fields, words):
-    good = dict(memory_length=16, block_length=4, top_k=3, landmarks=False, position='none')
+    good = dict(
+        memory_length=16,
+        block_length=4,
+        top_k=3,
+        landmarks=False,
+        sinks=False,
+        near=0,
+        position='none',
+    )
     assert not check(good, None, 8)
     (problem,) = check(good | fields, None, 8)
     assert words in problem

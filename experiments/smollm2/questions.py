@@ -1,0 +1,197 @@
+"""A text is read once into a memory, and questions about it are asked, each from that memory.
+
+`keys`: a novel of 16 windows in which names get numbers, one after every window; each is asked for.
+`squad`: paragraphs of SQuAD one after the other, and their questions.
+"""
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.short_trainings import Trainer
+from experiments.smollm2 import reading
+from experiments.smollm2.reading import CONTEXT, WINDOW
+from longmem_jax.data import lanes
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, PieceCorpus
+from longmem_jax.devices import sharding
+
+GIVEN = '\n\nThe pass key of {0} is {1}. Remember it: {1} is the pass key of {0}.\n\n'
+ASKED = '\n\nWhat is the pass key of {0}? The pass key of {0} is'
+NAMES = (
+    'Alice', 'Bruno', 'Clara', 'David', 'Esther', 'Felix', 'Greta', 'Hugo', 'Irene', 'Jonas', 'Karin',
+    'Louis', 'Marta', 'Nils', 'Olga', 'Peter',
+)  # fmt: skip
+
+
+class Question(NamedTuple):
+    """Attributes: `text`; its `answer`; `end`: characters of the document up to what answers it."""
+
+    text: str
+    answer: str
+    end: int
+
+
+class Told(NamedTuple):
+    """A text, and questions about it."""
+
+    text: str
+    questions: list[Question]
+
+
+def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Names to variants of `configs/host.py` and changed fields; the last one sees the whole text."""
+    half, whole, held = window // 2, f'segment={window}', context + window
+    blocks = {'model.chunk_retrieval.memory_length': held}
+    return {
+        'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
+        'last blocks': (f'memory=moba,{whole}', blocks | {'model.chunk_retrieval.near': 6}),
+        'blocks': (f'memory=moba,{whole}', blocks),
+        'all': (f'memory=none,{whole},context={context}', {'model.full.window': held}),
+    }
+
+
+def keys(books: Path, number: int, windows: int, characters: int) -> Told:
+    """A part of a novel of the test split; after every window of `characters` a name gets a number."""
+    novels = [path.read_text('utf-8') for path in sorted((books / 'test').glob('*.txt'))]
+    random = np.random.default_rng([18, number])
+    novel, parts, questions = novels[number % len(novels)], [], []
+    begin = int(random.integers(len(novel) - windows * characters))
+    for i, name in enumerate(random.permutation(NAMES)[:windows]):
+        key = ''.join(map(str, random.integers(0, 10, 5)))
+        parts.append(GIVEN.format(name, key))
+        questions.append(Question(ASKED.format(name), f' {key}', sum(map(len, parts))))
+        parts.append(novel[begin + i * characters : begin + (i + 1) * characters])
+    return Told(''.join(parts), questions)
+
+
+def squad(path: Path, number: int, characters: int, most: int) -> Told:
+    """Paragraphs of many articles, and `most` of their questions, evenly from first to last."""
+    articles = json.loads(path.read_text('utf-8'))['data']
+    paragraphs = [paragraph for article in articles for paragraph in article['paragraphs']]
+    random = np.random.default_rng([19, number])
+    text, questions = '', []
+    for i in random.permutation(len(paragraphs)):
+        if len(text) >= characters:
+            break
+        context = paragraphs[i]['context'].strip()
+        text += context + '\n\n'
+        asked = paragraphs[i]['qas'][0]
+        answer = ' ' + min((given['text'] for given in asked['answers']), key=len)
+        questions.append(Question(f'Question: {asked["question"]}\nAnswer:', answer, len(text)))
+    step = max(len(questions) // most, 1)
+    return Told(text, questions[::step][:most])
+
+
+def last_tokens(tokenizer: Any, told: Told, segment: int) -> tuple[np.ndarray, list[int]]:
+    """The tokens of a text, in whole segments: the first ones are left out; and where questions end.
+
+    Returns:
+      Tokens; for every question its distance, the tokens from `Question.end` to the end of the text.
+    """
+    tokens = tokenizer.encode(told.text.encode())
+    after = [
+        len(tokenizer.encode(told.text[question.end :].encode())) for question in told.questions
+    ]
+    return tokens[len(tokens) % segment :], after
+
+
+class _Tokens:
+    """A corpus of one document, which goes on with pieces."""
+
+    def __init__(self, tokenizer: Any, tokens: np.ndarray, pieces: list[Piece]):
+        self.tokenizer, (asked,) = tokenizer, PieceCorpus([pieces], tokenizer)
+        self._document = TokenizedDocument(
+            np.concatenate([tokens, asked.tokens]),
+            0,
+            scored=np.concatenate([np.zeros(len(tokens), np.uint8), asked.scored]),
+        )
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        return self._document
+
+
+def _batches(trainer: Any, corpus: Any, first: int) -> Iterator[Any]:
+    """Segments of the evaluation, from token `first` on."""
+    length = trainer.shared.config.evaluate.segment_length
+    for number, (batch, _) in enumerate(lanes.in_order(corpus, 1, length)):
+        if number * length >= first:
+            yield sharding.from_processes(trainer.shared.mesh, batch, 1)
+
+
+def asked(reader: Any, answerer: Any, params: Any, told: Told) -> dict[str, list[float]]:
+    """Reads a text, and answers every question from the memory after it.
+
+    Args:
+      reader, answerer: trainers of the same model; the second has short segments.
+
+    Returns:
+      For every question: 'distance' in tokens, 'right' (1 = every token of the answer was the likeliest)
+      and 'nats' of its answer; and the same without the text: 'right without', 'nats without'.
+    """
+    tokenizer = reader.shared.corpus('test').tokenizer
+    segment = reader.shared.config.evaluate.segment_length
+    tokens, distances = last_tokens(tokenizer, told, segment)
+    initial = reader.evaluator.initial_state(params, 1)
+    memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
+    plain = _Tokens(tokenizer, tokens, [])
+    for batch in _batches(reader, plain, 0):
+        memory, _ = reader.evaluator.step(params, initial, memory, batch)
+    found: dict[str, list[float]] = {'distance': [float(distance) for distance in distances]}
+    for question in told.questions:
+        pieces = [Piece(question.text, READ), Piece(question.answer, ANSWER)]
+        for name, begin in (('', memory), (' without', initial)):
+            state, sums = jax.tree.map(lambda leaf: leaf.copy(), begin), []
+            for batch in _batches(answerer, _Tokens(tokenizer, tokens, pieces), len(tokens)):
+                state, more = answerer.evaluator.step(params, initial, state, batch)
+                sums.append(more)
+            right, scored = (sum(float(more[key]) for more in sums) for key in ('right', 'scored'))
+            found.setdefault('right' + name, []).append(float(right == scored))
+            nats = sum(float(more['nll']) for more in sums)
+            found.setdefault('nats' + name, []).append(round(nats, 3))
+    return found
+
+
+def texts(options: Any, part: str) -> list[Told]:
+    """The texts of a part, with their questions."""
+    characters, windows, number = (64, 2, 1) if options.tiny else (2000, 16, options.documents)
+    if part == 'keys':
+        return [keys(options.books, i, windows, characters) for i in range(number)]
+    return [squad(options.squad, i, windows * characters, 24) for i in range(number)]
+
+
+def _run(options: Any, part: str) -> None:
+    window, context = (16, 64) if options.tiny else (WINDOW, CONTEXT)
+    for name, (variants, changes) in rows(window, context).items():
+        path = options.output / part / f'{name}.json'
+        if reading.kept(path) or (options.rows and name not in options.rows):
+            continue
+        config = reading.config_of(options, variants, **changes)
+        reader, params = reading.begun(config)
+        short = {'evaluate.segment_length': 8 if options.tiny else 64}
+        answerer = Trainer(reading.config_of(options, variants, **changes | short))
+        given = [asked(reader, answerer, params, told) for told in texts(options, part)]
+        found = {key: sum((one[key] for one in given), []) for key in given[0]}
+        reading.keep(path, found | {'window': window})
+        print(f'{part}, {name}: finished', flush=True)
+        del reader, answerer, params
+        gc.collect()
+
+
+def run_keys(options: Any) -> None:
+    """Numbers of names, asked for at the end of a novel."""
+    _run(options, 'keys')
+
+
+def run_squad(options: Any) -> None:
+    """Questions about paragraphs, at the end of all of them."""
+    if options.squad:
+        _run(options, 'squad')
