@@ -43,6 +43,7 @@ def given(path, *more):
     return [f'--output={path}', '--rows=infini,linear', '--rates=1e-3,2e-3', '--tiny', *more]
 
 
+@pytest.mark.slow
 def test_finished_cells_are_not_repeated(tmp_path, ran, capsys):
     mqar_curve.main(given(tmp_path, '--seeds=1', '--widths=16,32'))
     assert len(ran) == 8 and all(seeds == [0] for _, seeds in ran)

@@ -88,6 +88,7 @@ def test_an_unknown_case_is_named(capsys):
     assert '--peer=infini has delta' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_our_side_runs_next_to_a_peer(tmp_path, capsys):
     """Both steps are counted and timed; what the peer prints is no answer."""
     (tmp_path / 'made_up_peer.py').write_text(PEER)

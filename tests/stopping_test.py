@@ -175,6 +175,7 @@ def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name, capsys):
         assert ('Traceback' in capsys.readouterr().err) == shown
 
 
+@pytest.mark.slow
 def test_a_signal_that_a_callback_swallows_comes_again(monkeypatch):
     """Python drops what is raised in a callback of the garbage collector; JAX has one.
 

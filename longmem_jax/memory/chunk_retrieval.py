@@ -417,7 +417,8 @@ ENTRY = Entry(
     graft=Graft(
         fields_in_host,
         exact=True,
-        how="the host's attention, as long as the text has no more blocks than are read",
+        how="the host's attention, as long as the text has no more blocks than are read; then the first "
+        'block, the last two, and those that suit a token best',
         positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
         recipes=('moba',),
     ),

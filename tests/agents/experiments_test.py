@@ -11,9 +11,8 @@ from longmem_jax.agents.acting import act, first_lanes
 from tests.agents.small import small_config
 
 
-@pytest.mark.parametrize(
-    'memory, reach', [('transformer_xl', 3), pytest.param('expire_span', 5, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('memory, reach', [('transformer_xl', 3), ('expire_span', 5)])
 def test_what_is_held_is_counted_at_every_step(memory, reach):
     """Spans are all alike before training: a query sees the last steps, inside of a segment or not."""
     config = small_config(memory)

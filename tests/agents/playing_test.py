@@ -25,6 +25,7 @@ def played(name, **changes):
     return model, params, episode, playing.held(model, params, rollout, len(episode))
 
 
+@pytest.mark.slow
 def test_a_memory_holds_steps_until_their_spans_are_over():
     model, params, episode, found = played('expire_span')
     assert len(episode) == STEPS and set(found.layers) == {0, 1}

@@ -56,16 +56,8 @@ def test_learning_reads_the_numbers_of_acting(name):
     assert float(jnp.abs(rollout.logits).max()) > 0.3
 
 
-@pytest.mark.parametrize(
-    'name',
-    [
-        'expire_span',
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ('transformer_xl', 'infini', 'compressive')
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['expire_span', 'transformer_xl', 'infini', 'compressive'])
 def test_an_episode_that_starts_at_any_place_is_read_like_a_first_one(name):
     """Lane p has an episode that starts at place p, after another one."""
     model, params = agent(name, layers=1)
@@ -141,6 +133,7 @@ def test_totals_and_measures_of_episodes():
     )
 
 
+@pytest.mark.slow
 def test_what_there_is_no_room_for_is_left_out():
     environment = key_door(shortest=2, longest=3)
     model, params = agent('transformer_xl', layers=1)

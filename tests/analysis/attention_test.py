@@ -41,6 +41,7 @@ def test_weights_of_the_segment_asked_for():
     np.testing.assert_allclose(shares['cache'], last.weights[..., :6].sum(-1).mean(-1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_and_saved(tmp_path):
     model, params = toy('memorizing')
     found = attention.looks_at(model, params, text(4), '0')

@@ -1,10 +1,12 @@
 """Capacity of associative memories: known results."""
 
 import numpy as np
+import pytest
 
 from experiments.analysis import capacity
 
 
+@pytest.mark.slow
 def test_unit_keys_tell_more_pairs_apart(tmp_path, made_figures):
     sizes, pairs = (16, 32), (4, 32)
     found = capacity.study(sizes, pairs, 8)

@@ -144,6 +144,7 @@ def test_phrases_have_the_largest_shares_and_do_not_overlap():
     assert found[0][2] == bytes(range(33 + 4, 33 + 37)).decode()
 
 
+@pytest.mark.slow
 def test_the_error_is_that_of_the_layer(tmp_path):
     """After one write and one update, against the layer's own coefficients."""
     model, params = toy('infinity_former')

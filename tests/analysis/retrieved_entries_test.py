@@ -36,6 +36,7 @@ def full(text):
     return retrieved.read_text(*toy('memorizing'), *text)
 
 
+@pytest.mark.slow
 def test_a_text_is_read_as_in_evaluation(text, full):
     """Log-probabilities of the model, and entries of earlier segments with the layer's weights."""
     model, params = toy('memorizing')
@@ -55,6 +56,7 @@ def test_a_text_is_read_as_in_evaluation(text, full):
         assert (found.earlier[number] < start).all() and (found.earlier[number] >= start - 12).all()
 
 
+@pytest.mark.slow
 def test_resetting_the_entries_is_not_resetting_the_cache(text, full):
     model, params = toy('memorizing')
     none = retrieved.read_text(model, params, *text, reset=True)

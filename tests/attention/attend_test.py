@@ -149,6 +149,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     named=st.fixed_dictionaries(RULES),

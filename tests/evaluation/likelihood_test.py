@@ -84,6 +84,7 @@ def test_greedy_continuations_are_found():
     assert sum(np.exp(score.log_likelihood) for score in scores) == pytest.approx(1, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_neither_lanes_nor_order_nor_devices_matter():
     pairs = [(random_tokens(i % 3, 4 + i), random_tokens(9 + i, 1 + i % 7)) for i in range(9)]
     wanted = [score.log_likelihood for score in likelihood('transformer_xl', 2)(pairs)]

@@ -104,6 +104,7 @@ def test_a_text_beyond_the_context_is_scored_in_windows(run, capsys):
     assert len(losses.nats) == len(text) and np.isfinite(losses.nats).all()
 
 
+@pytest.mark.slow
 def test_a_prompt_that_the_positions_do_not_reach_is_refused(run, capsys):
     options = dict(length=4, temperature=0.0)
     generate(run, 'alpha', options, out=io.StringIO())

@@ -1,6 +1,7 @@
 """Translations of a model with more ids than its tokenizer."""
 
 import numpy as np
+import pytest
 
 from longmem_jax.config.base import base
 from longmem_jax.data.tasks.vocabulary import Vocabulary
@@ -8,6 +9,7 @@ from longmem_jax.generation.translator import Translator
 from tests.models.seq2seq_test import TARGET, VOCAB, make, parameters
 
 
+@pytest.mark.slow
 def test_ids_that_the_tokenizer_lacks_are_never_drawn():
     model = make('transformer')
     params = parameters(model)

@@ -178,7 +178,8 @@ def test_a_segment_longer_than_a_window_of_the_host_is_refused():
         host_config.get_config(f'path={folder_of("bert")}')
 
 
-@pytest.mark.parametrize('name', [pytest.param('gpt2', marks=pytest.mark.slow), 'qwen3'])
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['gpt2', 'qwen3'])
 def test_low_rank_parts_of_a_host_are_their_merged_kernels(name):
     """Qwen 3 has norms of queries and keys after its maps."""
     host, wanted = of_host(name)

@@ -170,6 +170,7 @@ def test_soft_masks_and_near_positions(per_lane):
     chex.assert_trees_all_close(expected, with_derivatives(fused, *arguments), atol=3e-5)
 
 
+@pytest.mark.slow
 def test_heads_one_after_the_other_are_all_at_once(monkeypatch, small_blocks):
     """On GPUs, where scores by distance would be too large; with tables of heads, and a shared one."""
     if fused_devices.INTERPRETED != 'cuda':

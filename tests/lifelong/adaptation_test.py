@@ -85,6 +85,7 @@ def test_rows_that_were_not_found_count_for_nothing():
     close(toy.plain(unmoved), toy.plain(PARAMS), 0)
 
 
+@pytest.mark.slow
 def test_any_chunk_gives_the_same_numbers():
     wanted = []
     for row in range(7):  # by hand, one row after another, each from the same parameters
@@ -134,6 +135,7 @@ def test_meta_gradients(part):
     assert max(np.abs(wanted[name] - gradient[name]).max() for name in wanted) > 1e-2
 
 
+@pytest.mark.slow
 def test_dropout_is_of_the_answer_alone():
     """Every row has its own; the neighbours are learned without."""
     seen = []

@@ -98,6 +98,7 @@ def with_folder(pretrained, name):
     return config
 
 
+@pytest.mark.slow
 def test_texts_are_not_read_where_the_vocabulary_is_known(pretrained, tmp_path, monkeypatch):
     def refuse(found):
         raise AssertionError('documents are read for a vocabulary that a folder has')

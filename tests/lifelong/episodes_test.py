@@ -306,6 +306,7 @@ def test_parameters_of_the_optimizer():
         assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
 
 
+@pytest.mark.slow
 def test_without_its_gate_anml_is_maml():
     stream = make_stream(20)
     first, _ = run(make_plan('anml_er', gate=False), stream)
@@ -343,6 +344,7 @@ def test_resumed_after_every_episode():
     assert 0 < int(state.memory.count) < len(stream)
 
 
+@pytest.mark.slow
 def test_a_capacity_of_0_is_no_replay():
     stream, rows = make_stream(33), make_stream(7, seed=1)
     nothing, seen = run(make_plan(capacity=0), stream)
@@ -359,6 +361,7 @@ def test_a_capacity_of_0_is_no_replay():
     assert not same(adapted, plain)
 
 
+@pytest.mark.slow
 def test_an_episode_with_nothing_to_replay_reads_its_query_from_the_stream():
     """Rows of the stream are read once, whatever was written."""
     plan, stream = make_plan(write_rate=0.0), make_stream(33)
@@ -368,6 +371,7 @@ def test_an_episode_with_nothing_to_replay_reads_its_query_from_the_stream():
     assert same(state.params, other.params)
 
 
+@pytest.mark.slow
 def test_rows_are_written_with_a_probability():
     plan, stream = make_plan(write_rate=0.25, capacity=400), make_stream(400)
     state, _ = run(plan, stream)
@@ -376,6 +380,7 @@ def test_rows_are_written_with_a_probability():
     assert (np.diff(numbers) > 0).all()
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_other_rows_or_on_answers():
     plan, stream, rows = make_plan('anml_er'), make_stream(33), make_stream(7, seed=1)
     state, _ = run(plan, stream)
@@ -426,6 +431,7 @@ class Wrong(Bag):
         return super().encode({**params, 'embedding': wrong}, inputs, key)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_is_skipped_and_counted():
     plan, stream = make_plan(optimizer=optax.adam(0.1)), make_stream(33)
     plan = plan._replace(network=Network(Wrong(11, 3, 5), heads.Classes(3)))
@@ -445,6 +451,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted():
     assert int(metrics['updates']) == 1
 
 
+@pytest.mark.slow
 def test_dropout_is_of_training_alone():
     stream, rows = make_stream(20), make_stream(7, seed=1)
     plan = make_plan(dropout=True)

@@ -96,6 +96,7 @@ def test_half_precision_keys():
     assert (numbers[:, 0] == np.arange(4) * 10).all() and (squared < 1e-5).all()
 
 
+@pytest.mark.slow
 def test_draws_are_uniform_over_what_is_there():
     _, memory = filled(capacity=50, count=4)
     numbers, had = episodic.draw(memory, jax.random.key(1), (4_000,))

@@ -206,6 +206,7 @@ def test_no_replay_is_refused(name, changes):
             made(name, replay_every=12, replay_rate=0.01)
 
 
+@pytest.mark.slow
 def test_the_memory_holds_what_was_read():
     state, _ = read(made('replay'))
     assert sorted(state.memory.numbers.tolist()) == list(range(COUNT - 30, COUNT))
@@ -257,6 +258,7 @@ def test_answers_are_those_of_parameters_adapted_to_the_neighbours(name):
         np.testing.assert_allclose(loss[0], wanted, atol=3e-5)
 
 
+@pytest.mark.slow
 def test_a_test_set_is_adapted_to_once_or_row_by_row():
     key = jax.random.key(3)
     found, (state, _) = {}, read(made('meta_mbpa'))

@@ -200,6 +200,7 @@ def test_memory_size_counts_what_is_alive(bias, limit, wanted):
     np.testing.assert_array_equal(sizes(random_segments(segments=3)), wanted)
 
 
+@pytest.mark.slow
 def test_a_limit_is_a_shorter_span_for_those_beyond_it():
     """Spans of 9 cut to 5 read like spans of 5 from a lower bias; those of 2 stay as they are."""
     segments = random_segments(segments=6)

@@ -176,7 +176,8 @@ def test_formulas_for_gaussians_are_refused_for_parabolas(kind):
         continuous.kl_divergence(half, half, 0.1, kind, 'parabola')
 
 
-@pytest.mark.parametrize('number', [pytest.param(3, marks=pytest.mark.slow), 7])
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [3, 7])
 def test_kl_is_averaged_over_queries_that_have_a_memory(number):
     """With equal densities it is the same for any length, with empty memories and padding."""
     fields = dict(biases=True, kl='true', sigma_0=0.1)
@@ -320,6 +321,7 @@ def test_thresholds():
     assert stored(**cleared) == [0, 0, 5, 10, 5, 10]
 
 
+@pytest.mark.slow
 def test_the_gate_learns_from_the_segment_that_first_reads():
     model, params = toy('infinity_former', layers=1)
     segments = random_segments(segments=4)

@@ -51,6 +51,7 @@ def redrawn(**changes):
     return with_config('linear:rfa_redraw', linear=own), toy('linear:rfa_redraw')[1]
 
 
+@pytest.mark.slow
 def test_new_directions_in_every_step_only_where_asked():
     model, params = redrawn()
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())

@@ -95,6 +95,7 @@ def test_infini_after_a_long_stream(rule):
     assert np.isfinite(outputs).all() and outputs.any()
 
 
+@pytest.mark.slow
 def test_continuous_memory_after_a_long_stream():
     """The sizes of the paper's WikiText-103: 22,500 tokens, 148 updates."""
     length, samples, tau, ridge, count, widths = 150, 512, 0.5, 0.5, 150, (0.01, 0.05)

@@ -74,7 +74,8 @@ def layer_of(inner):
     return layer, jax.jit(layer.init)(jax.random.key(0), x, layer.start(2))
 
 
-@pytest.mark.parametrize('inner', ['linear', pytest.param('mlp', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('inner', ['linear', 'mlp'])
 def test_short_documents_in_a_segment_are_read_as_alone(inner):
     """More documents than mini-batches: those that begin in the segment share chunks."""
     layer, variables = layer_of(inner)

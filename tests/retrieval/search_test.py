@@ -196,6 +196,7 @@ class Late:
         return self._keys[places] if name == 'keys' else np.zeros(places.shape, np.int32)
 
 
+@pytest.mark.slow
 def test_numbers_of_keys_have_64_bits(monkeypatch):
     block = 64
     first = 2**31 + block

@@ -303,6 +303,7 @@ def is_gate(path):
     return name in ('gate', 'beta', 'betas') or name.startswith('gate_')
 
 
+@pytest.mark.slow
 def test_gates_of_every_memory_have_their_own_rate_and_no_decay():
     gated = set()
     for memory in recipes():

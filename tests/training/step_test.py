@@ -74,9 +74,8 @@ def gradients(config):
     return objective, metrics['accuracy'], found, memory
 
 
-@pytest.mark.parametrize(
-    'memory', ['transformer_xl', pytest.param('infinity_former', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('memory', ['transformer_xl', 'infinity_former'])
 def test_segments_without_answers_need_no_gradient(memory):
     """These memories pass no gradient from segment to segment, and only the last one is scored."""
     every, last = (gradients(small(memory, gradient_segments=count)) for count in (0, 1))
@@ -180,7 +179,8 @@ def test_a_bad_step_leaves_the_memory_as_it_was(large_memory):
     assert int(state.memory[0].attention.rows.count[0]) == 90 + 120 % 90
 
 
-@pytest.mark.parametrize('prng', ['rbg', pytest.param('threefry', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('prng', ['rbg', 'threefry'])
 def test_a_step_draws_with_the_generator_of_the_config(prng):
     """Every step has masks of its own; the key of the run, which is saved, is the same."""
     config = small('transformer_xl', prng=prng)

@@ -52,6 +52,7 @@ def filled(name, value):
     return jax.tree.map(lambda leaf: jnp.asarray(np.full(leaf.shape, value, leaf.dtype)), shapes)
 
 
+@pytest.mark.slow
 def test_every_memory_begins_with_the_attention_of_a_transformer_xl():
     """The paths of all memories must agree: a memory that differs silently loses parameters."""
     start, table, wrong = filled('transformer_xl', 1.0), [], []

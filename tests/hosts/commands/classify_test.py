@@ -133,6 +133,7 @@ def test_the_head_alone_learns_on_a_frozen_encoder(finished, folder, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
+@pytest.mark.slow
 def test_it_begins_with_the_folder_and_more_memory_tokens_with_a_run(folder, data, tmp_path):
     run, said = experiment(config_of(folder, data), tmp_path), []
     params, step = newest_parameters(run, said.append)

@@ -111,6 +111,7 @@ def use(monkeypatch, hub):
     return hub
 
 
+@pytest.mark.slow
 def test_a_folder_goes_to_the_hub(texts, tmp_path, host, monkeypatch, capsys):  # noqa: F811
     run = started(texts, host, tmp_path / 'run')
     results = {'step': 0, 'test': {'bits_per_byte': 1.25, 'protocol': 'segment 8'}}

@@ -54,9 +54,8 @@ def alone(model, params, tokens):
     return Letters().decode(drawn).decode().partition('\n')[0].strip()
 
 
-@pytest.mark.parametrize(
-    'memory', ['transformer_xl', pytest.param('infini', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('memory', ['transformer_xl', 'infini'])
 def test_responses_are_those_of_every_context_by_itself(memory):
     model, params = toy(memory)
     mesh = make_mesh(dict(data=1), jax.devices()[:1])
