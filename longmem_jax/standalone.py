@@ -131,6 +131,8 @@ class Layer(nn.Module):
             state = reset_lanes(start, fresh, state)
         x = packing.pack(x.astype(self.settings.dtype))
         y, state, aux = self.inner(x, state, segment, train=train)
+        if hasattr(state, 'carried'):  # what blocks of a model hand on is no part of the state
+            state = state.replace(carried={})
         y = self.drop(y, deterministic=not train)  # as a block of a model does with every layer
         y = packing.unpack(y)
         return jnp.where(valid[..., None], y, jnp.zeros_like(y)), state, aux

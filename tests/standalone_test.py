@@ -64,8 +64,8 @@ def test_every_entry_is_a_layer(name):
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
 
 
-# A window, sums, rows that expire, a table and what stands around the blocks.
-QUICK = ('transformer_xl', 'infini', 'expire_span', 'product_key', 'memory_tokens')
+# A window, sums, rows that expire, a table, what stands around the blocks, and values for later blocks.
+QUICK = ('transformer_xl', 'infini', 'expire_span', 'product_key', 'memory_tokens', 'rwkv7')
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,8 @@ def drawn(make: Callable[[], Any]) -> Any:
             used.append(operation)
             wanted |= {id(variable) for variable in operation.invars}
     arrays = jax.core.eval_jaxpr(made.jaxpr.replace(eqns=used[::-1]), made.consts)
-    return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
+    # Constants of the program are no arrays yet.
+    return jax.tree.unflatten(jax.tree.structure(shapes), map(jnp.asarray, arrays))
 
 
 def parameters(model: Any, seed: int = 0) -> Any:
