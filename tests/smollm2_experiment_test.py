@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.smollm2 import __main__ as command
-from experiments.smollm2 import inside, reading, report, windows
+from experiments.smollm2 import inside, questions, reading, report, windows
 
 HOST = Path(__file__).parent / 'goldens/gguf/llama.gguf'
 
@@ -29,6 +29,7 @@ def arguments(tmp_path):
 def test_every_row_is_a_configuration(arguments):
     options = command.parse(arguments)
     read = [*windows.rows(16, 64).values(), *inside.rows(16).values()]
+    read += questions.rows(16, 48).values()
     for variants, changes in read:
         config = reading.config_of(options, variants, **changes)
         assert config.evaluate.segment_length in (8, 16)
@@ -54,6 +55,43 @@ def test_bits_per_byte_by_position():
     assert math.isnan(reading.bits(found, 2048, 4096))
 
 
+def test_keys_are_in_the_text_where_it_is_said(arguments):
+    told = questions.keys(command.parse(arguments).books, 1, 3, 100)
+    for number, (text, answer, end) in enumerate(told.questions):
+        name = text.split()[-2]
+        assert told.text[:end].endswith(f'{answer.strip()} is the pass key of {name}.\n\n')
+        assert told.text.count(name) == 2 and len(told.text) - end > 100 * (2 - number)
+
+
+def test_questions_of_paragraphs_are_spread_over_the_text(tmp_path):
+    paragraphs = []
+    for i in range(40):
+        answers = [{'text': f'{i * i} x'}, {'text': f'{i * i}'}]
+        asked = {'question': f'What is fact {i}?', 'answers': answers}
+        paragraphs.append({'context': f'Fact {i} is {i * i}.', 'qas': [asked]})
+    path = tmp_path / 'squad.json'
+    path.write_text(json.dumps({'data': [{'paragraphs': paragraphs}]}))
+    told = questions.squad(path, 0, 200, 4)
+    assert len(told.questions) == 4 and 200 <= len(told.text) < 220
+    for text, answer, end in told.questions:
+        assert text.endswith('?\nAnswer:') and told.text[:end].endswith(f'is{answer}.\n\n')
+
+
+def test_answers_are_counted_by_distance():
+    found = {
+        'distance': [100.0, 600.0, 3000.0], 'right': [1.0, 0.0, 1.0], 'nats': [0.1, 2.0, 1.0],
+        'right without': [0.0, 0.0, 0.0], 'nats without': [9.0, 8.0, 7.0], 'window': 512,
+    }  # fmt: skip
+    counted = report.of_answers(found)
+    assert (counted['0 - 1: right'], counted['1 - 4: right'], counted['4 - 16: right']) == (
+        100,
+        0,
+        100,
+    )
+    assert counted['beyond a window'] == 2 and counted['right'] == 50.0
+    assert counted['nats'] == 1.5 and counted['nats without'] == 7.5
+
+
 def test_heads_are_counted_by_the_sign_of_a_clear_derivative():
     found = {
         'slope': [[-3.0, 3.0], [0.1, -5.0]], 'error': [[1.0] * 2] * 2, 'read': [2.0, 4.0],
@@ -68,7 +106,8 @@ def test_heads_are_counted_by_the_sign_of_a_clear_derivative():
 def test_a_run_is_kept_and_has_tables(arguments, tmp_path, capsys):
     command.main(arguments)
     made = json.loads((tmp_path / 'out/smollm2.json').read_text())
-    assert set(made) == {'windows', 'inside', 'grafts', 'learning'}
+    assert set(made) == {'windows', 'inside', 'grafts', 'learning', 'keys'}
+    assert made['keys']['all']['questions'] == 2
     assert made['grafts']['memorizing shut'].keys() == {
         'run', '0 - 64', 'all', 'book 0', 'book 1'
     }  # fmt: skip
