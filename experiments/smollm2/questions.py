@@ -1,6 +1,6 @@
 """A text is read once into a memory, and questions about it are asked, each from that memory.
 
-`keys`: a novel of 16 windows in which names get numbers, one after every window; each is asked for.
+`keys`: a novel in which names get numbers, at several distances from its end; each is asked for.
 `squad`: paragraphs of SQuAD one after the other, and their questions.
 """
 
@@ -27,6 +27,9 @@ NAMES = (
     'Alice', 'Bruno', 'Clara', 'David', 'Esther', 'Felix', 'Greta', 'Hugo', 'Irene', 'Jonas', 'Karin',
     'Louis', 'Marta', 'Nils', 'Olga', 'Peter',
 )  # fmt: skip
+
+
+DISTANCES = (15, 8, 4, 1)  # windows, of `keys`
 
 
 class Question(NamedTuple):
@@ -56,34 +59,48 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
-def keys(books: Path, number: int, windows: int, characters: int) -> Told:
-    """A part of a novel of the test split; after every window of `characters` a name gets a number."""
+def keys(books: Path, number: int, distances: tuple[int, ...], characters: int) -> Told:
+    """A part of a novel of the test split, in which names get numbers.
+
+    Args:
+      number: of the text; it chooses novel, names and numbers.
+      distances: windows of `characters` from each of them to the end of the text, falling.
+    """
     novels = [path.read_text('utf-8') for path in sorted((books / 'test').glob('*.txt'))]
     random = np.random.default_rng([18, number])
     novel, parts, questions = novels[number % len(novels)], [], []
-    begin = int(random.integers(len(novel) - windows * characters))
-    for i, name in enumerate(random.permutation(NAMES)[:windows]):
-        key = ''.join(map(str, random.integers(0, 10, 5)))
-        parts.append(GIVEN.format(name, key))
-        questions.append(Question(ASKED.format(name), f' {key}', sum(map(len, parts))))
-        parts.append(novel[begin + i * characters : begin + (i + 1) * characters])
+    at = int(random.integers(len(novel) - (distances[0] + 1) * characters))
+    borders = (distances[0] + 1, *distances, 0)  # a window before the first one too
+    names = random.permutation(NAMES)
+    for i, (before, after) in enumerate(zip(borders, borders[1:], strict=False)):
+        parts.append(novel[at : at + (before - after) * characters])
+        at += (before - after) * characters
+        if after:
+            key = ''.join(map(str, random.integers(0, 10, 5)))
+            parts.append(GIVEN.format(names[i], key))
+            questions.append(Question(ASKED.format(names[i]), f' {key}', sum(map(len, parts))))
     return Told(''.join(parts), questions)
 
 
-def squad(path: Path, number: int, characters: int, most: int) -> Told:
-    """Paragraphs of many articles, and `most` of their questions, evenly from first to last."""
+def squad(path: Path, number: int, before: int, characters: int, most: int) -> Told:
+    """Paragraphs of many articles, `before` characters and `characters` more.
+
+    Of the latter, `most` first questions of paragraphs, evenly from first to last.
+    """
     articles = json.loads(path.read_text('utf-8'))['data']
     paragraphs = [paragraph for article in articles for paragraph in article['paragraphs']]
     random = np.random.default_rng([19, number])
     text, questions = '', []
     for i in random.permutation(len(paragraphs)):
-        if len(text) >= characters:
+        if len(text) >= before + characters:
             break
         context = paragraphs[i]['context'].strip()
         text += context + '\n\n'
-        asked = paragraphs[i]['qas'][0]
-        answer = ' ' + min((given['text'] for given in asked['answers']), key=len)
-        questions.append(Question(f'Question: {asked["question"]}\nAnswer:', answer, len(text)))
+        if len(text) - len(context) < before:
+            continue
+        first = paragraphs[i]['qas'][0]
+        answer = ' ' + min((given['text'] for given in first['answers']), key=len)
+        questions.append(Question(f'Question: {first["question"]}\nAnswer:', answer, len(text)))
     step = max(len(questions) // most, 1)
     return Told(text, questions[::step][:most])
 
@@ -162,10 +179,12 @@ def asked(reader: Any, answerer: Any, params: Any, told: Told) -> dict[str, list
 
 def texts(options: Any, part: str) -> list[Told]:
     """The texts of a part, with their questions."""
-    characters, windows, number = (64, 2, 1) if options.tiny else (2000, 16, options.documents)
+    characters, distances = (64, (2, 1)) if options.tiny else (2000, DISTANCES)
+    number = 1 if options.tiny else options.documents
     if part == 'keys':
-        return [keys(options.books, i, windows, characters) for i in range(number)]
-    return [squad(options.squad, i, windows * characters, 24) for i in range(number)]
+        return [keys(options.books, i, distances, characters) for i in range(number)]
+    length = distances[0] * characters
+    return [squad(options.squad, i, 2 * characters, length, 24) for i in range(number)]
 
 
 def _run(options: Any, part: str) -> None:

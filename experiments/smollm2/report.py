@@ -51,9 +51,9 @@ def of_answers(found: dict[str, Any]) -> dict[str, float]:
         key: np.asarray(value) for key, value in found.items() if key not in ('run', 'window')
     }
     distance, first, row = numbers['distance'] / found['window'], 0, {}
-    for last in (1, 4, 16, np.inf):
+    for last in (2, 6, 10, 18):  # around `questions.DISTANCES`
         here = (distance >= first) & (distance < last)
-        part = f'{first} - {last}' if last < np.inf else f'from {first}'
+        part = f'{first} - {last}'
         if here.any():
             row |= {f'{part}: right': 100 * numbers['right'][here].mean()}
             row |= {f'{part}: nats': numbers['nats'][here].mean()}
