@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+import longmem_jax
 from longmem_jax.author import aligned
 
 LANES = 400
@@ -76,3 +77,29 @@ def test_chunks_that_no_lane_has_are_skipped():
     state, y = jax.jit(lambda x: aligned.read_chunks(read, where, 0, (x,), x[:, 0] > 0))(x)
     assert state == 3, 'a chunk without tokens was read'
     np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize(
+    'make', [longmem_jax.Titans, pytest.param(longmem_jax.TTT, marks=pytest.mark.slow)]
+)
+def test_starts_anywhere_are_read_as_token_by_token(make):
+    """Three segments of many lanes, of which every one has other starts."""
+    lanes, length = 24, 7
+    layer = make(d_model=8, num_heads=2, segment_length=length, chunk=3, init_std=0.5)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(3, lanes, length, 8)).astype(np.float32)
+    start = random.random(x.shape[:3]) < random.choice([0.1, 0.3, 0.6], (lanes, 1))
+    state = layer.start(lanes)
+    variables = jax.jit(layer.init)(jax.random.key(0), x[0], state)
+
+    @jax.jit
+    def read(x, start, state):
+        return layer.apply(variables, x, state, start=start)[:2]
+
+    alone = state
+    for segment, (given, begins) in enumerate(zip(x, start, strict=True)):
+        y, state = read(given, begins, state)
+        for i in range(length):
+            wanted, alone = read(given[:, i : i + 1], begins[:, i : i + 1], alone)
+            where = f'segment {segment}, token {i}: tokens of earlier documents were seen'
+            np.testing.assert_allclose(y[:, i], wanted[:, 0], atol=1e-4, err_msg=where)

@@ -161,7 +161,7 @@ def chunked(
 
     Args:
       state: before them.
-      sight: documents that begin among them begin with the state before them.
+      sight: documents that begin among them begin with the state before them, but for its surprise.
       q, k, v: [n, d].
       theta: [n], sizes of the steps.
       logits: [n, 2], of eta and alpha.
@@ -179,6 +179,10 @@ def chunked(
     is_last = (is_token & ~jnp.pad(is_token, (0, 1))[1:]).astype(q.dtype)
     own = is_last @ sight.pairs.astype(q.dtype)
     kept = jnp.where(is_token.any(), is_last @ sight.at_end, sight.before[-1])
+    if state.surprise is not None and state.logits is not None:  # not of an earlier document
+        goes_on = jnp.where(is_token.any(), is_last @ sight.before, 1.0)
+        surprise = jax.tree.map(lambda leaf: goes_on * leaf, state.surprise)
+        state = state.replace(surprise=surprise, logits=goes_on * state.logits)
     unfinished, u, sums = _of_tokens(state, k, v, theta * own, own @ logits, first, rule)
     ends = is_last * (place % rule.block == 0)
     refresh = (is_last @ place) % max(rule.batch, 1) == 0
