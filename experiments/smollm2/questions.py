@@ -55,6 +55,10 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
         'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
         'last blocks': (f'memory=moba,{whole}', blocks | {'model.chunk_retrieval.near': 6}),
         'blocks': (f'memory=moba,{whole}', blocks),
+        'blocks by means': (
+            f'memory=moba,{whole}',
+            blocks | {'model.chunk_retrieval.gate': 'mean'},
+        ),
         'all': (f'memory=none,{whole},context={context}', {'model.full.window': held}),
     }
 

@@ -21,6 +21,7 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
         'sliding': (f'memory=none,segment={half},context={window}', {}),
         'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
         'blocks': (f'memory=moba,{whole}', {}),
+        'blocks by means': (f'memory=moba,{whole}', {'model.chunk_retrieval.gate': 'mean'}),
         'last blocks': (
             f'memory=moba,{whole}',
             {'model.chunk_retrieval.near': 6},

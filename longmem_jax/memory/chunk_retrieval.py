@@ -15,7 +15,11 @@ shared by the other tokens of the block (grouped softmax); its own value is not 
 
 A pretrained decoder needs its first tokens and the last ones, whatever their gates are. So `sinks` and
 `near` count the first block and those right before the own block among the top_k without a choice, as
-InfLLM does (Xiao et al., 2024).
+InfLLM does (Xiao et al., 2024). And a mean of keys hides the one key that it looks for. So `gate` can be
+
+    gate(i, b)  = largest q_i . k_j of the tokens j of block b
+
+which Quest bounds from above (Tang et al., 2024).
 
 No gradient flows through the choice. All else is in the softmax, so that gradients also flow to the
 keys and values of earlier segments of a training step.
@@ -51,6 +55,7 @@ from longmem_jax.problems import at_least, one_of
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import Held, Read, Seen, View
 
+GATES = ('mean', 'largest')
 IN_HOST = 8  # blocks that a token of a pretrained decoder reads
 
 
@@ -188,7 +193,7 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that whole blocks are held, at least one besides the token's own."""
     size, length, k = (fields[name] for name in ('block_length', 'memory_length', 'top_k'))
     always = 1 + fields['sinks'] + fields['near']
-    found = one_of(fields, position=POSITIONS)
+    found = one_of(fields, position=POSITIONS, gate=GATES)
     found += at_least(fields, 2 if fields['landmarks'] else 1, 'block_length')
     found += at_least(fields, 0, 'top_k', 'near')
     if found:
@@ -221,6 +226,8 @@ class ChunkRetrieval(nn.Module):
       top_k: blocks that a query reads, its own included; 0 = all that are held.
       landmarks: the last token of a block is its landmark: gates and weights of a block are those of its
         landmark (Landmark attention). In its paper this is a token that is put into the text there.
+      gate: without landmarks, the gate of a block is that of the 'mean' of its keys (MoBA), or the
+        'largest' one of its keys.
       sinks: the first block of a document is always read, and never dropped. When others are dropped,
         it moves up to those that are left, and its distances become shorter.
       near: blocks before a token's own that it always reads.
@@ -234,6 +241,7 @@ class ChunkRetrieval(nn.Module):
     block_length: int = 512
     top_k: int = 3
     landmarks: bool = False
+    gate: str = 'mean'
     sinks: bool = False
     near: int = 0
     position: str = 'rotary'
@@ -267,12 +275,15 @@ class ChunkRetrieval(nn.Module):
         at, bias = rules.positions(queries.shape[2])[:, None, :, None], None
         slot = jnp.arange(num_keys, dtype=jnp.int32)[None, None, None]
         in_own = slot // size == at // size
-        if self.landmarks:
+        if self.landmarks or self.gate == 'largest':
             scaled, prepared = rules.prepared(queries, num_keys)
             scores, _ = prepared.scores(scaled, keys, 0, num_keys)
+        if self.landmarks:
             gates = scores[..., size - 1 :: size]
             of_block = jnp.repeat(shared_by_landmarks(scores, size), size, axis=-1)
             bias = jnp.where(in_own, jnp.zeros_like(of_block), of_block)
+        elif self.gate == 'largest':
+            gates = scores.reshape(*scores.shape[:-1], -1, size).max(axis=-1)
         else:
             grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[3])
             means = block_means(jax.lax.stop_gradient(keys), size)
@@ -394,6 +405,7 @@ def fields_in_host(scale: Scale, position: str) -> dict[str, Any]:
         block_length=block,
         memory_length=max(length // block, IN_HOST) * block,
         top_k=IN_HOST,
+        gate='largest',
         sinks=True,
         near=1,
         position=position_of_window(position),
@@ -427,6 +439,6 @@ ENTRY = Entry(
     variants=dict(
         landmark=dict(landmarks=True, top_k=3),
         all_blocks=dict(block_length=2, memory_length=8, top_k=0, position='none', landmarks=True),
-        first_and_near=dict(top_k=3, sinks=True, near=1),
+        first_and_near=dict(top_k=3, sinks=True, near=1, gate='largest'),
     ),
 )

@@ -25,6 +25,7 @@ CASES = {
     'the first block': dict(top_k=3, sinks=True),
     'the blocks before': dict(top_k=4, near=2),
     'both': dict(top_k=4, sinks=True, near=1),
+    'the largest score': dict(top_k=3, gate='largest'),
 }
 
 
@@ -63,13 +64,20 @@ def shares(scores):
     return scores / scores.sum()
 
 
-def weights_of(q, keys, i, top_k, landmarks=False, sinks=False, near=0, size=4, held=4):
+def weights_of(
+    q, keys, i, top_k, landmarks=False, gate='mean', sinks=False, near=0, size=4, held=4
+):
     """Weights of all tokens up to i for one query, by the formulas of the papers."""
     scores, weights, own = keys @ q / np.sqrt(WIDTH), np.zeros(len(keys)), i // size
     always = [0] * sinks + [*range(own - near, own)]
     earlier = [b for b in range(own) if b > own - held + sinks or b in always]
     tokens = {b: list(range(b * size, (b + 1) * size)) for b in earlier}
-    gates = {b: scores[t[-1]] if landmarks else keys[t].mean(0) @ q for b, t in tokens.items()}
+    kinds = {
+        'landmark': lambda t: scores[t[-1]],
+        'mean': lambda t: keys[t].mean(0) @ q,
+        'largest': lambda t: scores[t].max(),
+    }
+    gates = {b: kinds['landmark' if landmarks else gate](t) for b, t in tokens.items()}
     best = sorted(earlier, key=lambda b: (b not in always, -gates[b]))
     best = best[: top_k - 1 if top_k else held]
     now = list(range(own * size, i + 1))
@@ -157,6 +165,7 @@ def test_unusable_fields_are_refused(fields, words):
         landmarks=False,
         sinks=False,
         near=0,
+        gate='mean',
         position='none',
     )
     assert not check(good, None, 8)
