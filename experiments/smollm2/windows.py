@@ -26,8 +26,8 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
             f'memory=moba,{whole}',
             {'model.chunk_retrieval.near': 6},
         ),  # nothing is chosen
-        'blocks, first not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.sinks': False}),
-        'blocks, last not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.near': 0}),
+        'first not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.sinks': False}),
+        'last not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.near': 0}),
         'all': (f'memory=none,{whole},context={context}', {}),
         'all beyond': (  # as transformers reads on
             f'memory=none,{whole},context={context}',
