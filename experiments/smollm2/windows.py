@@ -26,6 +26,14 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
             f'memory=moba,{whole}',
             {'model.chunk_retrieval.near': 6},
         ),  # nothing is chosen
+        'means alone': (  # MoBA as in its paper
+            f'memory=moba,{whole}',
+            {
+                'model.chunk_retrieval.gate': 'mean',
+                'model.chunk_retrieval.sinks': False,
+                'model.chunk_retrieval.near': 0,
+            },
+        ),
         'first not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.sinks': False}),
         'last not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.near': 0}),
         'all': (f'memory=none,{whole},context={context}', {}),
