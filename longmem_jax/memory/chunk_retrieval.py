@@ -13,7 +13,7 @@ shared by the other tokens of the block (grouped softmax); its own value is not 
     gate(i, b)  = q_i . k_l(b)
     weight(i, j) = softmax over own tokens and landmarks, at l(b) * softmax over the tokens of b, at j
 
-A pretrained decoder needs its first tokens and the last ones, whatever their gates are. So `sinks` and
+A pretrained decoder needs its first tokens and the last ones, which means of keys miss. So `sinks` and
 `near` count the first block and those right before the own block among the top_k without a choice, as
 InfLLM does (Xiao et al., 2024). And a mean of keys hides the one key that it looks for. So `gate` can be
 
@@ -393,7 +393,7 @@ def recipe(scale: Scale, landmarks: bool) -> Recipe:
 def fields_in_host(scale: Scale, position: str) -> dict[str, Any]:
     """Eight blocks are read, as many as a segment has, so that the first segment sees all of itself.
 
-    The first block and the one before the own are among them: without both a decoder breaks. Rotary
+    The first block and the one before the own are among them: a decoder breaks where they go. Rotary
     distances are no longer than those that the decoder was trained on, if that is possible.
     """
     segment = max(scale.segment, scale.evaluated)
