@@ -208,6 +208,11 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
             f'top_k = {k}: more than the {length // size} blocks of block_length = {size} in '
             f'memory_length = {length}; lower top_k, or use 0 for all of them'
         )
+    elif fields['landmarks'] and fields['gate'] != 'mean':
+        found.append(
+            f"gate = '{fields['gate']}' with landmarks = True: a landmark is the gate of its block; use "
+            "gate = 'mean', or landmarks = False"
+        )
     elif 0 < k < always:
         found.append(
             f'top_k = {k}: has no room for the {always} blocks that a token always reads, its own, '
@@ -227,7 +232,7 @@ class ChunkRetrieval(nn.Module):
       landmarks: the last token of a block is its landmark: gates and weights of a block are those of its
         landmark (Landmark attention). In its paper this is a token that is put into the text there.
       gate: without landmarks, the gate of a block is that of the 'mean' of its keys (MoBA), or the
-        'largest' one of its keys.
+        'largest' score of its keys, a bias by distance included.
       sinks: the first block of a document is always read, and never dropped. When others are dropped,
         it moves up to those that are left, and its distances become shorter.
       near: blocks before a token's own that it always reads.

@@ -155,6 +155,7 @@ def test_the_first_block_stays():
         (dict(top_k=5), 'the 4 blocks'),
         (dict(block_length=1, landmarks=True), 'block_length'),
         (dict(top_k=2, sinks=True, near=1), 'use 3 or more'),
+        (dict(landmarks=True, gate='largest'), 'or landmarks = False'),
     ],
 )
 def test_unusable_fields_are_refused(fields, words):
