@@ -109,6 +109,9 @@ def ChunkRetrieval(
     block_length: int = 512,
     top_k: int = 3,
     landmarks: bool = False,
+    gate: str = 'mean',
+    sinks: bool = False,
+    near: int = 0,
     position: str = 'rotary',
     **settings: Unpack[Settings],
 ) -> Layer:
