@@ -198,14 +198,12 @@ class Scale:
     """The sizes that recipes derive a memory's fields from; see `config.recipes.scale_of`.
 
     Attributes:
-      segment: tokens per segment in training.
-      evaluated: tokens per segment in evaluation.
+      segment, evaluated: tokens per segment in training and in evaluation.
       layers, d_model, num_heads, head_dim: sizes of the model.
       reach: length of windows of hidden vectors.
       memories: entries of a memory of keys and values.
       basis, samples, widths: basis functions, samples and widths of a continuous memory.
-      slots: slots of memories with a fixed number of vectors.
-      tokens: memory tokens.
+      slots, tokens: slots of memories with a fixed number of vectors, and memory tokens.
       keys: product keys per half.
       context: tokens of the longest text that a pretrained decoder was made for; 0 = none is known.
     """

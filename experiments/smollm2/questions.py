@@ -122,22 +122,12 @@ def last_tokens(tokenizer: Any, told: Told, segment: int) -> tuple[np.ndarray, l
     return tokens[len(tokens) % segment :], after
 
 
-class _Tokens:
-    """A corpus of one document, which goes on with pieces."""
-
-    def __init__(self, tokenizer: Any, tokens: np.ndarray, pieces: list[Piece]):
-        self.tokenizer, (asked,) = tokenizer, PieceCorpus([pieces], tokenizer)
-        self._document = TokenizedDocument(
-            np.concatenate([tokens, asked.tokens]),
-            0,
-            scored=np.concatenate([np.zeros(len(tokens), np.uint8), asked.scored]),
-        )
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> TokenizedDocument:
-        return self._document
+def _continued(tokenizer: Any, tokens: np.ndarray, pieces: list[Piece]) -> reading.OneDocument:
+    """A document of these tokens, which goes on with pieces."""
+    (more,) = PieceCorpus([pieces], tokenizer)
+    scored = np.concatenate([np.zeros(len(tokens), np.uint8), more.scored])
+    document = TokenizedDocument(np.concatenate([tokens, more.tokens]), 0, scored=scored)
+    return reading.OneDocument(tokenizer, document)
 
 
 def _batches(trainer: Any, corpus: Any, first: int) -> Iterator[Any]:
@@ -163,15 +153,16 @@ def asked(reader: Any, answerer: Any, params: Any, told: Told) -> dict[str, list
     tokens, distances = last_tokens(tokenizer, told, segment)
     initial = reader.evaluator.initial_state(params, 1)
     memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
-    plain = _Tokens(tokenizer, tokens, [])
+    plain = reading.OneDocument(tokenizer, TokenizedDocument(tokens, 0))
     for batch in _batches(reader, plain, 0):
         memory, _ = reader.evaluator.step(params, initial, memory, batch)
     found: dict[str, list[float]] = {'distance': [float(distance) for distance in distances]}
     for question in told.questions:
         pieces = [Piece(question.text, READ), Piece(question.answer, ANSWER)]
+        document = _continued(tokenizer, tokens, pieces)
         for name, begin in (('', memory), (' without', initial)):
             state, sums = jax.tree.map(lambda leaf: leaf.copy(), begin), []
-            for batch in _batches(answerer, _Tokens(tokenizer, tokens, pieces), len(tokens)):
+            for batch in _batches(answerer, document, len(tokens)):
                 state, more = answerer.evaluator.step(params, initial, state, batch)
                 sums.append(more)
             right, scored = (sum(float(more[key]) for more in sums) for key in ('right', 'scored'))

@@ -59,7 +59,8 @@ def by_segment(trainer: Trainer, params: Any, tokens: int) -> dict[str, Any]:
     initial = evaluator.initial_state(params, 1)
     for book in range(len(corpus)):
         memory, found = jax.tree.map(lambda leaf: leaf.copy(), initial), []
-        for number, (batch, _) in enumerate(lanes.in_order(_One(corpus, book), 1, length)):
+        alone = OneDocument(corpus.tokenizer, corpus[book])
+        for number, (batch, _) in enumerate(lanes.in_order(alone, 1, length)):
             if (number + 1) * length > tokens:
                 break
             batch = sharding.from_processes(shared.mesh, batch, 1)
@@ -73,11 +74,11 @@ def by_segment(trainer: Trainer, params: Any, tokens: int) -> dict[str, Any]:
     return {'nats': nats, 'bytes': sizes, 'segment': length, 'seconds': seconds}
 
 
-class _One:
-    """One document of a corpus, as a corpus."""
+class OneDocument:
+    """One tokenized document, as a corpus."""
 
-    def __init__(self, corpus: Any, index: int):
-        self.tokenizer, self._document = corpus.tokenizer, corpus[index]
+    def __init__(self, tokenizer: Any, document: Any):
+        self.tokenizer, self._document = tokenizer, document
 
     def __len__(self) -> int:
         return 1

@@ -11,7 +11,6 @@ from longmem_jax.contract import PLACES, Entry
 from longmem_jax.layers import experts, feed_forward
 from longmem_jax.memory import (
     associative_tokens,
-    chunk_retrieval,
     delta,
     full,
     infini,
@@ -25,6 +24,7 @@ from longmem_jax.memory import (
     transformer_xl,
 )
 from longmem_jax.memory.adaptive_span import entry as adaptive_span
+from longmem_jax.memory.chunk_retrieval import layer as chunk_retrieval
 from longmem_jax.memory.compressive import layer as compressive
 from longmem_jax.memory.decayed import gla, mamba2, retnet
 from longmem_jax.memory.expire_span import entry as expire_span

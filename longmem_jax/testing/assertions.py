@@ -12,10 +12,6 @@ NOT_FINITE = (
     'a division by 0, a decay above 1; set jax.config.update("jax_debug_nans", True)'
 )
 
-# Of float32, between two programs that add up in other orders: values are of size 1 to 10, and Muon's
-# step amplifies rounding some hundred times.
-ROUNDING = 1e-4
-
 
 def _indices(bad: np.ndarray, axes: tuple[str, ...]) -> str:
     """'segment 1; row 0; position 3, 4': where `bad` is True along its first axes."""

@@ -10,7 +10,7 @@ from longmem_jax.config.recipes import given
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import export, grafting, hosts
 from longmem_jax.layers import low_rank
-from longmem_jax.models.stack import longest_of
+from longmem_jax.models.stack import context_of, longest_of
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
 from tests.hosts.graft_is_host_test import LENGTH, grafted, loaded, logits, of_host, tokens_of
 from tests.hosts.hosts_test import folder_of
@@ -41,6 +41,16 @@ def test_the_window_has_room_for_tokens_of_the_memory():
     """The last token of a segment sees those that were put before it."""
     config = get_config('memory=recurrent', 'llama')
     assert config.model.full.window == longest_of(config.model, LENGTH) > LENGTH
+
+
+def test_blocks_and_a_segment_end_within_the_context_of_a_host():
+    """And the first segment sees all of itself."""
+    model = get_config('memory=moba', 'llama').model
+    blocks, context = model.chunk_retrieval, context_of(of_host('llama')[0].model)
+    assert context and blocks.memory_length + LENGTH <= context
+    assert blocks.memory_length + LENGTH + blocks.block_length > context
+    assert blocks.block_length * blocks.top_k >= LENGTH
+    assert blocks.sinks and blocks.near and blocks.gate == 'largest'
 
 
 def test_layers_without_the_memory_keep_the_first_tokens():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.contract import ModelSettings, identity
-from longmem_jax.memory.chunk_retrieval import ChunkRetrieval, check
+from longmem_jax.memory.chunk_retrieval.layer import ChunkRetrieval, check
 from longmem_jax.segment import Segment
 
 BATCH, TOKENS, HEADS, KV_HEADS, WIDTH = 2, 29, 4, 2, 4

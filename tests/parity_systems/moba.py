@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings, identity
-from longmem_jax.memory.chunk_retrieval import ChunkRetrieval, block_means
+from longmem_jax.memory.chunk_retrieval.blocks import block_means
+from longmem_jax.memory.chunk_retrieval.layer import ChunkRetrieval
 from longmem_jax.segment import Segment
 
 

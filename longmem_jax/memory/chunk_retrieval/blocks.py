@@ -1,0 +1,149 @@
+"""Attention to a few blocks of a long past: MoBA, Landmark attention.
+
+Lu et al. (2025), Mohtashami and Jaggi (2023). A text is cut into blocks from the start of the document.
+A token attends to its own block, up to itself, and to the few earlier blocks whose gates are highest:
+
+    gate(i, b)  = q_i . mean of the keys of block b
+    chosen(i)   = the own block of i, and the top_k - 1 earlier blocks with the highest gates
+    y_i         = sum over the tokens j of chosen(i) of softmax_j(q_i . k_j / sqrt(d)) v_j
+
+With `landmarks` the last token l(b) of a block stands for it. Its score is the gate, and its weight is
+shared by the other tokens of the block (grouped softmax); its own value is not read:
+
+    gate(i, b)  = q_i . k_l(b)
+    weight(i, j) = softmax over own tokens and landmarks, at l(b) * softmax over the tokens of b, at j
+
+A pretrained decoder needs its first tokens and the last ones, which means of keys miss. So `sinks` and
+`near` count the first block and those right before the own block among the top_k without a choice, as
+InfLLM does (Xiao et al., 2024). And a mean of keys hides the one key that it looks for. So `gate` can be
+
+    gate(i, b)  = largest q_i . k_j of the tokens j of block b
+
+which Quest bounds from above (Tang et al., 2024).
+
+No gradient flows through the choice. All else is in the softmax, so that gradients also flow to the
+keys and values of earlier segments of a training step.
+"""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.attention.rules import NEVER
+from longmem_jax.attention.self_attention import KeyValues
+
+
+class BlocksState(flax.struct.PyTreeNode):
+    """The last whole blocks of one layer, and the block that is not full yet.
+
+    Attributes:
+      keys, values: [batch, kv_heads, memory_length, head_dim], in the compute dtype. Blocks begin at
+        multiples of `block_length`, the oldest first; keys have no position yet. Zeros behind `count`.
+      count: int32 [batch], tokens that are held, the first ones.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    count: jax.Array
+
+
+def in_blocks(rows: jax.Array, size: int) -> jax.Array:
+    """[..., blocks * size, width] as [..., blocks, size, width]."""
+    return rows.reshape(*rows.shape[:-2], -1, size, rows.shape[-1])
+
+
+def block_means(keys: jax.Array, size: int) -> jax.Array:
+    """Means of the keys of each block, [batch, heads, blocks, head_dim], float32 at least."""
+    wide = jnp.promote_types(keys.dtype, jnp.float32)
+    return in_blocks(keys, size).mean(axis=-2, dtype=wide)
+
+
+def choose(
+    gates: jax.Array, own: jax.Array, top_k: int, held: int, sinks: bool = False, near: int = 0
+) -> jax.Array:
+    """The earlier blocks that queries read, without gradient.
+
+    Args:
+      gates: [batch, heads, queries, blocks].
+      own: int32 [batch, 1, queries, 1], the block of each query.
+      top_k: blocks that a query reads, its own included; 0 = all.
+      held: blocks that can be read, the query's own included: the newest ones.
+      sinks: block 0 is one of `held` and of `top_k`, whatever its gate is.
+      near: and so are these many blocks right before the query's own.
+
+    Returns:
+      bool like `gates`.
+    """
+    number = jnp.arange(gates.shape[-1], dtype=jnp.int32)[None, None, None]
+    first = (number == 0) & sinks
+    earlier = (number < own) & ((number > own - (held - sinks)) | first)
+    if top_k == 0 or top_k > gates.shape[-1]:
+        return jnp.broadcast_to(earlier, gates.shape)
+    gates = jnp.where(earlier, jax.lax.stop_gradient(gates), jnp.asarray(NEVER, gates.dtype))
+    always = earlier & (first | (number >= own - near))
+    gates = jnp.where(always, jnp.asarray(jnp.inf, gates.dtype), gates)
+    _, best = jax.lax.top_k(gates, top_k - 1)
+    return earlier & (best[..., None] == number[..., None, :]).any(axis=-2)
+
+
+def shared_by_landmarks(scores: jax.Array, size: int) -> jax.Array:
+    """What is added to the scores of an earlier block, so that one softmax gives the grouped softmax.
+
+    `s_j + (s_l(b) - log sum exp s over block b)` has the weight of the landmark in all, and in the block
+    the shares of its softmax (Sec. 3.1 of Landmark attention).
+
+    Args:
+      scores: [batch, heads, queries, blocks * size]; a landmark is the last token of a block.
+
+    Returns:
+      [batch, heads, queries, blocks].
+    """
+    blocks = scores.reshape(*scores.shape[:-1], -1, size)
+    return blocks[..., -1] - jax.nn.logsumexp(blocks[..., :-1], axis=-1)
+
+
+def joined(old: jax.Array, new: jax.Array, count: jax.Array, size: int) -> jax.Array:
+    """What is held, then the segment, in whole blocks.
+
+    Args:
+      old: [batch, heads, memory_length, head_dim], the first `count` (int32 [batch]) are held.
+      new: [batch, heads, length, head_dim].
+      size: tokens of a block.
+    """
+    room = -(-new.shape[2] // size) * size
+    old = jnp.pad(old.astype(new.dtype), ((0, 0), (0, 0), (0, room), (0, 0)))
+    put = jax.vmap(lambda old, new, at: jax.lax.dynamic_update_slice_in_dim(old, new, at, 1))
+    return put(old, new, count)
+
+
+def kept(
+    both: KeyValues,
+    count: jax.Array,
+    num_valid: jax.Array,
+    length: int,
+    size: int,
+    sinks: bool = False,
+) -> BlocksState:
+    """The state after a segment: the oldest blocks go, as whole blocks, until the rest fits.
+
+    With `sinks` the first block stays, and those after it go.
+
+    Args:
+      both: keys, without positions, and values as of `joined`.
+      count, num_valid: int32 [batch], tokens that were held, and those of the segment.
+      length: tokens that can be held, whole blocks.
+      size: tokens of a block.
+    """
+    total = count + num_valid
+    gone = jnp.maximum(-(-(total - length) // size), 0) * size
+    count = total - gone
+    there = jnp.arange(length, dtype=jnp.int32)[None, None, :, None] < count[:, None, None, None]
+    take = jax.vmap(lambda rows, at: jax.lax.dynamic_slice_in_dim(rows, at, length, 1))
+
+    def left(rows: jax.Array) -> jax.Array:
+        first, rows = rows, take(rows, gone)
+        if sinks:
+            rows = rows.at[:, :, :size].set(first[:, :, :size])
+        return jnp.where(there, rows, jnp.zeros_like(rows))
+
+    return BlocksState(left(both.keys), left(both.values), count)
