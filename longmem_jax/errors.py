@@ -6,6 +6,7 @@ What is printed may quote anybody's file, so texts go to a terminal through `vis
 import contextlib
 import difflib
 import errno
+import importlib
 import os
 import re
 import sys
@@ -65,6 +66,21 @@ def require_extra(name: str, asker: str = '') -> Iterator[None]:
         raise UsageError(
             f"{asker} {missing}: pip install 'longmem_jax[{name}]'.".lstrip()
         ) from error
+
+
+def command_needs(name: str, package: str) -> None:
+    """Ends `python -m` with a message if `package` of the extra `name` cannot be imported.
+
+    Called by a package that has commands: Python imports it before the command itself.
+    """
+    if sys.argv[:1] != ['-m']:  # so it is while `python -m` looks for its module
+        return
+    try:
+        with require_extra(name):
+            importlib.import_module(package)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
 
 
 def nearest(given: Any, allowed: Iterable[Any]) -> str:

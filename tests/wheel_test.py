@@ -254,3 +254,21 @@ def test_a_layer_needs_no_extra(installed, tmp_path):
     ended = run(installed, tmp_path, hidden, '-c', LAYER)
     assert ended.returncode == 2, f'import what is missing where it is used:\n{ended.stderr}'
     assert ended.stderr.startswith('The package ') and 'longmem_jax[train]' in ended.stderr
+
+
+@pytest.mark.parametrize(
+    'command',
+    [
+        'commands.import_checkpoint',
+        'commands.train_tokenizer',
+        'hosts.commands.lm_eval',
+        'hosts.commands.lm_eval_files',
+        'lifelong.pretrain_encoder',
+    ],
+)
+def test_every_command_names_the_extra_that_it_needs(installed, tmp_path, command):
+    """In one line: `longmem_jax/hosts/commands/__init__.py` and its like look for it."""
+    hidden = others(needed(required(installed)))
+    ended = run(installed, tmp_path, hidden, '-m', f'longmem_jax.{command}', '--help')
+    said = "The package ml_collections is missing: pip install 'longmem_jax[train]'.\n"
+    assert (ended.returncode, ended.stderr) == (2, said), ended.stderr
