@@ -93,6 +93,15 @@ def shorten(app, page, source):
         source[0] = re.sub('^# .*', note, source[0], count=1, flags=re.MULTILINE)
 
 
+def apart(app, env, names):
+    """Puts notebooks into different groups of pages: `-j 2` reads two groups at a time."""
+    long = [name for name in names if name.startswith('notebooks/')]
+    rest = [name for name in names if name not in long]
+    for place, name in enumerate(long):
+        rest.insert(place * len(names) // len(long), name)
+    names[:] = rest
+
+
 def split_names(app, what, name, of, options, lines):
     """Gives each of the attributes of `a, b: text` a line: Sphinx takes `a,` for the type of `b`."""
     found = []
@@ -108,6 +117,9 @@ def split_names(app, what, name, of, options, lines):
 
 def setup(app):
     """Called by Sphinx."""
+    # It only names files, but does not say that pages can be read side by side with it.
+    app.extensions['sphinx-mathjax-offline'].parallel_read_safe = True
+    app.connect('env-before-read-docs', apart)
     app.connect('autodoc-process-docstring', split_names, priority=600)  # after napoleon
     if app.tags.has('short'):
         app.connect('source-read', shorten)
