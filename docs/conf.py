@@ -14,6 +14,9 @@ import longmem_jax
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+
+import address  # noqa: E402  (beside this file)
+
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 if tags.has('short'):  # noqa: F821  (Sphinx defines it)
     sys.path.insert(0, str(HERE.parent))
@@ -102,6 +105,12 @@ def apart(app, env, names):
     names[:] = rest
 
 
+def offer_colab(app, page, source):
+    """Puts a link that opens a notebook in Colab under its title, once the project has an address."""
+    if link := address.badge(page, address.address()):
+        source[0] = re.sub('^# .*', f'\\g<0>\n\n{link}', source[0], count=1, flags=re.MULTILINE)
+
+
 def split_names(app, what, name, of, options, lines):
     """Gives each of the attributes of `a, b: text` a line: Sphinx takes `a,` for the type of `b`."""
     found = []
@@ -119,6 +128,7 @@ def setup(app):
     """Called by Sphinx."""
     # It only names files, but does not say that pages can be read side by side with it.
     app.extensions['sphinx-mathjax-offline'].parallel_read_safe = True
+    app.connect('source-read', offer_colab)
     app.connect('env-before-read-docs', apart)
     app.connect('autodoc-process-docstring', split_names, priority=600)  # after napoleon
     if app.tags.has('short'):

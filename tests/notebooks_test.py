@@ -1,12 +1,15 @@
 """The notebooks are what their sources are; the sources run whenever the documentation is built."""
 
+import importlib.util
 import json
+import re
 from pathlib import Path
 
 import jupytext
 import pytest
 
-FOLDER = Path(__file__).parent.parent / 'experiments/notebooks'
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / 'experiments/notebooks'
 SOURCES = sorted(FOLDER.glob('*.md'))
 
 
@@ -23,3 +26,32 @@ def test_notebook_is_its_source(source):
 
 def test_there_are_notebooks():
     assert SOURCES
+
+
+@pytest.fixture(scope='module')
+def links():
+    """`docs/address.py`, which is in no package."""
+    spec = importlib.util.spec_from_file_location('address', ROOT / 'docs/address.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_with_an_address_every_notebook_opens_in_colab(links):
+    for source in SOURCES:
+        badge = links.badge(f'notebooks/{source.stem}', 'https://github.com/them/theirs')
+        link = re.search(r'\((https://colab\.research\.google\.com/github/[^)]*)\)$', badge)[1]
+        repository, path = link.split('/github/')[1].split('/blob/main/')
+        assert repository == 'them/theirs' and (ROOT / path).is_file()
+    assert (
+        links.badge('notebooks/book', '') == links.badge('segment', 'https://github.com/a/b') == ''
+    )
+    assert links.badge('notebooks/book', 'https://gitlab.com/a/b') == '', 'Colab reads GitHub'
+
+
+def test_on_the_package_index_links_of_readme_are_absolute(links):
+    text = links.absolute((ROOT / 'README.md').read_text(), 'https://example.org/it')
+    targets = re.findall(r'\]\(([^)\s]*)\)', text)
+    assert 'https://example.org/it/raw/main/docs/segment.svg' in targets
+    assert 'https://example.org/it/blob/main/docs/which_memory.md' in targets
+    assert all(target.startswith(('https://', '#')) for target in targets)

@@ -1,0 +1,50 @@
+"""Links that need the project's address: `url` in `setup.cfg`, empty until there is one.
+
+python docs/address.py README.md
+
+makes the links of a page absolute, for the package index, which has no folders beside it.
+"""
+
+import configparser
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BADGE = '[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({link})'
+
+
+def address() -> str:
+    """Such as https://github.com/OWNER/NAME; '' = there is none."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / 'setup.cfg')
+    return setup['metadata'].get('url', '').strip().rstrip('/')
+
+
+def badge(page: str, address: str) -> str:
+    """The badge that opens a page of `docs/notebooks` in Colab; '' for other pages and addresses."""
+    name = re.fullmatch('notebooks/(.*)', page)
+    place = re.fullmatch('https://github.com/(.*)', address)
+    if not name or not place:
+        return ''
+    path = f'{place[1]}/blob/main/experiments/notebooks/{name[1]}.ipynb'
+    return BADGE.format(link=f'https://colab.research.google.com/github/{path}')
+
+
+def absolute(text: str, address: str) -> str:
+    """A page at the root of the project with links to its files, as pictures or pages, made absolute."""
+
+    def replaced(match: re.Match[str]) -> str:
+        picture, words, target = match.groups()
+        if re.match('[a-z]+:|#', target):
+            return match[0]
+        return f'{picture}[{words}]({address}/{"raw" if picture else "blob"}/main/{target})'
+
+    return re.sub(r'(!?)\[([^\]]*)\]\(([^)\s]+)\)', replaced, text)
+
+
+if __name__ == '__main__':
+    if not address():
+        sys.exit('setup.cfg has no url: enter the address of the project.')
+    for name in sys.argv[1:]:
+        Path(name).write_text(absolute(Path(name).read_text(), address()))
