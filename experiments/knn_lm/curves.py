@@ -42,7 +42,7 @@ MODEL = """
 --config.model.tie_projections=(False,) --config.train.num_lanes=8 --config.train.num_steps=500
 --config.evaluate.context=32 --config.evaluate.max_test_segments=80 --config.retrieval.kind=knn_lm
 --config.retrieval.index=faiss --config.retrieval.centroids=512 --config.retrieval.code_size=32
---config.retrieval.probe=16 --config.retrieval.k=1024
+--config.retrieval.probe=16
 """
 
 
@@ -50,11 +50,14 @@ def configuration(options: argparse.Namespace, seed: int, key: str) -> Any:
     """Of a seed, with a kind of key."""
     config = longmem_jax.configure('knn_lm_wikitext103:tiny')
     flags = [*MODEL.split(), *options.flags]
+    # Fewer neighbours of the other keys are looked at, and finding them is most of the time.
+    k = max(KS) if key == KEYS[0] else FIXED_K['key']
     for field, value in {
         'data.path': options.path,
         'data.seed': seed,
         'train.seed': seed,
         'retrieval.key': key,
+        'retrieval.k': k,
         'retrieval.datastore': options.output / str(seed) / key,
     }.items():
         flags.append(f'--config.{field}={value}')
