@@ -17,6 +17,7 @@ from longmem_jax.attention import attend as attention
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.rules import RelativeTable, Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
+from longmem_jax.devices.gpus import GPUS
 from longmem_jax.errors import UsageError
 from longmem_jax.kernels import fused_attention, fused_devices, fused_plan
 from longmem_jax.kernels.attention_products import mix
@@ -334,7 +335,11 @@ def test_is_lowered_for_gpus(monkeypatch):
         return fused_rules.attend(queries, keys, values, rules, dropout).sum(dtype=jnp.float32)
 
     step = jax.jit(jax.grad(value, (0, 1, 2, 3, 4)))
-    program = step.trace(*vectors, table).lower(lowering_platforms=('cuda',)).as_text()
+    # From 0.11.2 on, JAX must be told for which GPU, if there is none.
+    device = jax.sharding.AbstractDevice(GPUS['h100'].kind, None, 'gpu')
+    mesh = jax.sharding.AbstractMesh((1,), ('data',), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        program = step.trace(*vectors, table).lower(lowering_platforms=('cuda',)).as_text()
     found = re.findall(r'name = "(fused_attention_\w+)"', program)
     assert sorted(found) == [
         'fused_attention_forward',
