@@ -23,7 +23,7 @@ MODULES = {
 def _names() -> list[str]:
     from longmem_jax.standalone import class_names
 
-    return sorted({*class_names(), *MODULES, 'Layer', 'make_layer'})
+    return sorted({*class_names(), *MODULES, 'Layer', 'make_layer', 'nnx'})
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +34,8 @@ def __getattr__(name: str) -> Any:
     if name in MODULES:  # what trains is imported only where it is used
         with importlib.import_module('longmem_jax.errors').require_extra('train'):
             return getattr(importlib.import_module(f'longmem_jax.{MODULES[name]}'), name)
+    if name == 'nnx':
+        return importlib.import_module('longmem_jax.nnx')
     # `from longmem_jax import MODULE` asks here too, before it imports the module.
     if name == 'make_layer' or name[:1].isupper():
         module = importlib.import_module('longmem_jax.standalone')

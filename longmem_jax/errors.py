@@ -65,7 +65,7 @@ def require_extra(name: str, asker: str = '') -> Iterator[None]:
         )
         raise UsageError(
             f"{asker} {missing}: pip install 'longmem_jax[{name}]'.".lstrip()
-        ) from error
+        ) from None  # the message has all
 
 
 def command_needs(name: str, package: str) -> None:

@@ -26,6 +26,7 @@ from typing import TypedDict, Unpack
 
 from jax.typing import DTypeLike
 
+from longmem_jax import nnx as nnx
 from longmem_jax.commands.api import evaluate as evaluate
 from longmem_jax.commands.api import generate as generate
 from longmem_jax.commands.api import score as score

@@ -156,12 +156,20 @@ def curves(options: argparse.Namespace, seed: int) -> dict[str, dict[str, float]
     return result
 
 
+def perplexities(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell with perplexities in place of nats per token, and where it comes from."""
+    return {
+        curve: of if curve == 'run' else {value: float(np.exp(nats)) for value, nats in of.items()}
+        for curve, of in cell.items()
+    }
+
+
 def table(found: dict[str, Any]) -> str:
     """Perplexities, mean (minimum - maximum) over seeds."""
     lines = []
     for curve in ('alone', 'k', 'share', 'store', 'key'):
         for value in next(iter(found.values()))[curve]:
-            scores = [float(np.exp(of_seed[curve][value])) for of_seed in found.values()]
+            scores = [of_seed[curve][value] for of_seed in found.values()]
             lines.append([curve, value, markdown.span(scores, 1)])
     return markdown.table(['curve', 'value', 'perplexity'], lines)
 
@@ -182,7 +190,7 @@ def main(given: list[str]) -> None:
         file = options.output / f'{seed}.json'
         if not file.exists():
             provenance.save(file, curves(options, seed), [seed])
-        found[str(seed)] = json.loads(file.read_text())
+        found[str(seed)] = perplexities(json.loads(file.read_text()))
     provenance.save(options.output / 'curves.json', found, options.seeds)
     print(table(found))
 

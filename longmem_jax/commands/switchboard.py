@@ -1,6 +1,7 @@
 """The command: `python -m longmem_jax.main --config=configs/quickstart.py --workdir=DIR --mode=train`.
 
-`commands.modes` names the function of every mode, which a notebook can call as well.
+It trains, continues, scores and uses a model with a memory; after training the folder of the run is
+enough, --workdir=DIR. `longmem` is the same command. --mode=list shows configs, memories and fields.
 """
 
 import gc

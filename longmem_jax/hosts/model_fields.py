@@ -172,9 +172,10 @@ def attributes_of(model: Any) -> dict[str, Any]:
             return given
         if nearest is None or len(differing) < len(nearest):
             nearest = [f'{kind}: {line}' for line in differing]
+    near = f'; nearest is {"; ".join(nearest)}' if nearest else ''
     raise UsageError(
-        'config.model is not a model of a Hugging Face family; nearest is '
-        + '; '.join(nearest or ['none'])
+        f'config.model is not a model of a Hugging Face family{near}. Those of '
+        '--config=host:path=FOLDER are, with what was added to them.'
     )
 
 

@@ -42,5 +42,7 @@ def test_temperature_and_share_are_chosen_on_validation():
 def test_a_table_has_all_curves():
     of_seed = {'alone': {'model': 5.0}, 'k': {'1': 4.0}, 'share': {'0.5': 4.0}}
     of_seed |= {'store': {'1': 4.0}, 'key': {'hidden': 4.0}}
-    text = curves.table({'0': of_seed, '1': of_seed})
+    cell = curves.perplexities({'run': {'seeds': [0]}} | of_seed)
+    assert cell['run'] == {'seeds': [0]}
+    text = curves.table({'0': cell, '1': cell})
     assert '| alone | model | 148.4 |' in text and len(text.splitlines()) == 7

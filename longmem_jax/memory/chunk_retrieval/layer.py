@@ -1,4 +1,4 @@
-"""The layer of MoBA and Landmark attention, and its entry; their equations are in `blocks`."""
+"""MoBA and Landmark attention: every token reads blocks that it chooses; equations are in `blocks`."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The layer of the neural memory of Titans, and its entry."""
+"""Titans: a network per head that learns keys and values while it reads; equations are in `maths`."""
 
 from typing import Any
 
