@@ -23,7 +23,7 @@ MODULES = {
 def _names() -> list[str]:
     from longmem_jax.standalone import class_names
 
-    return sorted({*class_names(), *MODULES, 'Layer', 'make_layer', 'nnx'})
+    return sorted({*class_names(), *MODULES, 'Layer', 'make_layer'})
 
 
 def __getattr__(name: str) -> Any:
@@ -47,4 +47,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_names(), '__version__'})
+    return sorted({*globals(), *_names(), '__version__', 'nnx'})

@@ -40,6 +40,7 @@ import longmem_jax
 after = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names
 assert after - before == {'longmem_jax'}, after - before
 longmem_jax.InfiniAttention(d_model=8, num_heads=2, segment_length=4)
+longmem_jax.nnx.wrap
 try:
     longmem_jax.train
 except ValueError as error:
