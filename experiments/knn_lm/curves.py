@@ -10,10 +10,11 @@ Finished seeds are kept, DIR/SEED.json. Every call writes DIR/curves.json, and p
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +26,16 @@ from longmem_jax.devices import sharding
 from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval import build_datastore
 from longmem_jax.retrieval.datastore import Datastore, identity
-from longmem_jax.retrieval.evaluate import SHARES, TEMPERATURES
+from longmem_jax.retrieval.evaluate import (
+    SHARES,
+    TEMPERATURES,
+    Lookup,
+    LookupResult,
+    concatenate,
+    neighbours_log,
+)
 from longmem_jax.retrieval.index import make_index
-from longmem_jax.retrieval.knn_lm import log_probability, mixture
+from longmem_jax.retrieval.knn_lm import mixture
 from longmem_jax.retrieval.reading import Reader
 
 KS = (1, 4, 16, 64, 256, 1024)
@@ -65,53 +73,47 @@ def configuration(options: argparse.Namespace, seed: int, key: str) -> Any:
     return config
 
 
-class Found:
+class Found(NamedTuple):
     """The neighbours of counted tokens of a split, nearest first.
 
     Attributes:
-      model: float64 [tokens], log-probability of the targets by the model.
-      targets: int [tokens].
-      distances, values, documents: [tokens, k].
+      of: what was looked up, arrays [tokens, ...].
+      documents: int [tokens, k], of the neighbours.
     """
 
-    def __init__(self, experiment: Experiment, params: Any, store: Datastore, split: str):
-        """Reads as many tokens as are scored, or on which is chosen."""
-        settings, limit = experiment.config.retrieval, experiment.config.evaluate.max_test_segments
-        index = make_index(settings, store, experiment.mesh)
-        parts: dict[str, list[np.ndarray]] = {}
-        count = 0
-        reader = Reader(experiment, params, split, wanted=('keys', 'nll'))
-        for part in reader.parts(limit if split == 'test' else 0):
-            distances, numbers, _ = index.search(part.keys[part.counted], settings.k, None)
-            for name, array in dict(
-                model=-part.nll[part.counted].astype(np.float64),
-                targets=part.targets[part.counted],
-                distances=distances.astype(np.float64),
-                values=store.rows('values', numbers),
-                documents=store.rows('documents', numbers),
-            ).items():
-                parts.setdefault(name, []).append(array)
-            count += len(distances)
-            if split != 'test' and count >= CHOSEN_ON:
-                break
-        whole = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-        self.model, self.targets = whole['model'], whole['targets']
-        self.distances, self.values = whole['distances'], whole['values']
-        self.documents = whole['documents']
+    of: LookupResult
+    documents: np.ndarray
 
     def log(self, temperature: float, k: int, kept: np.ndarray | None = None) -> np.ndarray:
         """Log-probability of the targets by the k nearest neighbours of the documents `kept`."""
-        distances, values = self.distances, self.values
+        of = self.of
         if kept is not None:
-            distances = np.where(kept[self.documents], distances, np.inf)
+            distances = np.where(kept[self.documents], of.distances, np.inf)
             order = np.argsort(distances, axis=1, kind='stable')[:, :k]
-            distances, values = (np.take_along_axis(a, order, 1) for a in (distances, values))
-        return log_probability(-distances[:, :k] / temperature, values[:, :k], self.targets)
+            distances, values = (np.take_along_axis(a, order, 1) for a in (distances, of.values))
+            of = dataclasses.replace(of, distances=distances, values=values)
+        return neighbours_log(of, k, temperature)
+
+
+def find(experiment: Experiment, params: Any, store: Datastore, split: str) -> Found:
+    """Looks up as many tokens of a split as are scored, or on which is chosen."""
+    settings, limit = experiment.config.retrieval, experiment.config.evaluate.max_test_segments
+    index = make_index(settings, store, experiment.mesh)
+    lookup = Lookup(index, store, settings.k, None, own_text=False)
+    reader = Reader(experiment, params, split, wanted=('keys', 'nll'))
+    results, documents, count = [], [], 0
+    for part in reader.parts(limit if split == 'test' else 0):
+        results.append(lookup.read(part))
+        documents.append(store.rows('documents', lookup.numbers))
+        count += len(documents[-1])
+        if split != 'test' and count >= CHOSEN_ON:
+            break
+    return Found(concatenate(results), np.concatenate(documents))
 
 
 def loss(found: Found, log: np.ndarray, share: float) -> float:
     """Nats per token of the mixture."""
-    return -float(mixture([found.model, log], [1 - share, share]).mean())
+    return -float(mixture([found.of.log_model, log], [1 - share, share]).mean())
 
 
 def chosen(
@@ -138,12 +140,12 @@ def curves(options: argparse.Namespace, seed: int) -> dict[str, dict[str, float]
         folder = Path(experiment.config.retrieval.datastore)
         size = experiment.tokenizer.vocab_size
         store = Datastore(folder, identity(experiment, params), False, vocab_size=size)
-        validation, test = (Found(experiment, params, store, s) for s in ('validation', 'test'))
+        validation, test = (find(experiment, params, store, s) for s in ('validation', 'test'))
         best, temperature, _ = chosen(validation, test, FIXED_K['key'])
         result.setdefault('key', {})[key] = best
         if key != KEYS[0]:
             continue
-        result['alone'] = {'model': -float(test.model.mean())}
+        result['alone'] = {'model': -float(test.of.log_model.mean())}
         result['k'] = {str(k): chosen(validation, test, k)[0] for k in KS}
         log = test.log(temperature, FIXED_K['share'])
         result['share'] = {f'{share:g}': loss(test, log, share) for share in SHARES[1::2]}

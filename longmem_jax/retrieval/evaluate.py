@@ -151,7 +151,8 @@ def _best_share(log_model: np.ndarray, log: np.ndarray) -> tuple[float, float]:
     return min((-_mean([log_model, log], [1 - share, share]), share) for share in SHARES)
 
 
-def _concatenate(results: list[LookupResult]) -> LookupResult:
+def concatenate(results: list[LookupResult]) -> LookupResult:
+    """The tokens of several results, in order."""
     names = [field.name for field in dataclasses.fields(LookupResult)]
     return LookupResult(
         *(np.concatenate([getattr(result, name) for result in results]) for name in names)
@@ -174,7 +175,7 @@ def _look_up_validation(parts: Iterable[Part], lookup: Lookup, tokens: int) -> L
         count += len(results[-1].targets)
         if count >= tokens:
             break
-    return _concatenate(results)
+    return concatenate(results)
 
 
 def _open_datastore(
