@@ -1,4 +1,4 @@
-"""SuperGLUE by a classifier on BERT, with memory tokens (MemTransformer: Burtsev et al., 2020).
+r"""SuperGLUE by a classifier on BERT, with memory tokens (MemTransformer: Burtsev et al., 2020).
 
 python -m longmem_jax.main --config=configs/bert_superglue.py:path=FOLDER,task=RTE,mem_tokens=10 \
     --config.data.path=SUPERGLUE --workdir=DIR

@@ -1,4 +1,4 @@
-"""Every memory of the library in one byte-level language model: equal steps, nearly equal parameters.
+r"""Every memory of the library in one byte-level language model: equal steps, nearly equal parameters.
 
 python -m longmem_jax.main --config=configs/comparison.py:memory=infini --config.data.path=FOLDER \
     --workdir=DIR

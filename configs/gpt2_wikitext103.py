@@ -1,4 +1,4 @@
-"""GPT-2 small with a continuous memory on WikiText-103 (Martins et al., 2022, Sec. 4.3, C.3).
+r"""GPT-2 small with a continuous memory on WikiText-103 (Martins et al., 2022, Sec. 4.3, C.3).
 
 python -m longmem_jax.main --config=configs/gpt2_wikitext103.py:path=GPT2 --config.data.path=WT103 \
     --workdir=DIR

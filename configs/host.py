@@ -1,4 +1,4 @@
-"""A pretrained decoder with a memory: fine-tuned, in part or whole.
+r"""A pretrained decoder with a memory: fine-tuned, in part or whole.
 
 python -m longmem_jax.main --config=configs/host.py:path=FOLDER,memory=infini --config.data.path=TEXTS \
     --config.data.source=text --workdir=DIR

@@ -1,4 +1,4 @@
-"""kNN-LM on WikiText-103: an adaptive-input Transformer and its datastore (Khandelwal et al., 2020).
+r"""kNN-LM on WikiText-103: an adaptive-input Transformer and its datastore (Khandelwal et al., 2020).
 
 M="python -m longmem_jax.main --config=configs/knn_lm_wikitext103.py --config.data.path=wikitext-103 \
     --config.retrieval.datastore=STORE --workdir=DIR"

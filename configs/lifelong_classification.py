@@ -1,4 +1,4 @@
-"""Five text classification sets, one after another, read once: AG News, Yelp, Amazon, DBpedia, Yahoo.
+r"""Five text classification sets, one after another, read once: AG News, Yelp, Amazon, DBpedia, Yahoo.
 
 python -m longmem_jax.main --config=configs/lifelong_classification.py:path=BERT,method=oml_er,order=i \
     --config.data.path=FOLDER --workdir=DIR

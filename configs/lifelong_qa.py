@@ -1,4 +1,4 @@
-"""Four tasks of question answering, one after another, read once: SQuAD, QuAC, TriviaQA (two parts).
+r"""Four tasks of question answering, one after another, read once: SQuAD, QuAC, TriviaQA (two parts).
 
 python -m longmem_jax.main --config=configs/lifelong_qa.py:path=BERT,method=mbpa_plus,order=i \
     --config.data.path=FOLDER --workdir=DIR

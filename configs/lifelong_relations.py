@@ -1,4 +1,4 @@
-"""Ten clusters of relations, one after another, read once: lifelong FewRel.
+r"""Ten clusters of relations, one after another, read once: lifelong FewRel.
 
 python -m longmem_jax.main --config=configs/lifelong_relations.py:path=BERT,method=oml_er \
     --config.data.path=FOLDER --workdir=DIR

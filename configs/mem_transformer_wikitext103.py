@@ -1,4 +1,4 @@
-"""Transformer-XL with 20 memory tokens on WikiText-103 (Burtsev et al., 2020), and its recurrent form.
+r"""Transformer-XL with 20 memory tokens on WikiText-103 (Burtsev et al., 2020), and its recurrent form.
 
 python -m longmem_jax.main --config=configs/mem_transformer_wikitext103.py \
     --config.data.path=wikitext-103 --workdir=DIR

@@ -1,4 +1,4 @@
-"""Translation, WMT14 German-English, with memory tokens in the encoder (Burtsev et al., 2020).
+r"""Translation, WMT14 German-English, with memory tokens in the encoder (Burtsev et al., 2020).
 
 python -m longmem_jax.main --config=configs/mem_transformer_wmt14.py --config.data.path=FOLDER \
     --workdir=DIR

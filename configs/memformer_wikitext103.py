@@ -1,4 +1,4 @@
-"""Memformer on WikiText-103, subwords (Wu et al., 2020).
+r"""Memformer on WikiText-103, subwords (Wu et al., 2020).
 
 python -m longmem_jax.main --config=configs/memformer_wikitext103.py \
     --config.data.path=wikitext-103 --workdir=DIR

@@ -1,4 +1,4 @@
-"""MemSizer on WikiText-103, words, adaptive softmax (Zhang and Cai, 2022; the released script).
+r"""MemSizer on WikiText-103, words, adaptive softmax (Zhang and Cai, 2022; the released script).
 
 python -m longmem_jax.main --config=configs/memsizer_wikitext103.py --config.data.path=wikitext-103 \
     --workdir=DIR

@@ -1,4 +1,4 @@
-"""SPALM on WikiText-103: a Transformer-XL trained with retrieved tokens (Yogatama et al., 2021).
+r"""SPALM on WikiText-103: a Transformer-XL trained with retrieved tokens (Yogatama et al., 2021).
 
 D="--config.data.path=wikitext-103 --config.retrieval.datastore=STORE"
 K="python -m longmem_jax.main --config=configs/spalm_wikitext103.py:memory=local --workdir=KEYS $D"

@@ -1,4 +1,4 @@
-"""SuperGLUE: fine-tuning on questions with a few answers, and the metrics of the tasks.
+r"""SuperGLUE: fine-tuning on questions with a few answers, and the metrics of the tasks.
 
 python -m longmem_jax.main --config=configs/superglue.py:task=RTE,from=RUN --config.data.path=SUPERGLUE \
     --config.data.tokenizer.path=TOKENIZER --workdir=DIR

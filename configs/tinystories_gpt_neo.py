@@ -1,4 +1,4 @@
-"""GPT-Neo with Infini-attention on TinyStories (Kesküll, 2024, Secs. 4-5).
+r"""GPT-Neo with Infini-attention on TinyStories (Kesküll, 2024, Secs. 4-5).
 
 python -m longmem_jax.main --config=configs/tinystories_gpt_neo.py --config.data.path=STORIES \
     --workdir=DIR

@@ -1,4 +1,4 @@
-"""Runs of one configuration side by side, as a Markdown table and a figure.
+r"""Runs of one configuration side by side, as a Markdown table and a figure.
 
 python -m experiments.compare --config=configs/NAME.py --output=DIR --seeds=3 \
     'LABEL: VARIANTS [--config.FIELD=VALUE ...]' 'LABEL: VARIANTS' ... [-- --config.FIELD=VALUE ...]

@@ -1,4 +1,4 @@
-"""Scores of a trained run with other settings of evaluation, as JSON.
+r"""Scores of a trained run with other settings of evaluation, as JSON.
 
 python -m experiments.evaluation --config=configs/NAME.py[:variant] --workdir=DIR --output=FILE.json \
     --config.evaluate.FIELD=VALUE ...

@@ -1,4 +1,4 @@
-"""Tokens per second of generation after contexts of several lengths.
+r"""Tokens per second of generation after contexts of several lengths.
 
 python -m experiments.generation --config=configs/comparison.py:memory=linear,tiny \
     --contexts=512,4096,32768 [--workdir=DIR] [--output=FILE.json]

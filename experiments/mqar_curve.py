@@ -1,4 +1,4 @@
-"""MQAR by the protocol of Zoology (Arora et al., 2023): accuracy against bytes of state.
+r"""MQAR by the protocol of Zoology (Arora et al., 2023): accuracy against bytes of state.
 
 python -m experiments.mqar_curve --output=DIR [--rows=infini,linear] [--widths=64,128,256] \
     [--rates=1e-3,3.2e-3,1e-2,3.2e-2] [--seeds=3] [--tiny] [-- --config.FIELD=VALUE ...]

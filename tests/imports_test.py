@@ -34,6 +34,7 @@ FLOORS = (
     ('reporting', 'testing'),
     ('commands',),
     ('main', '__init__'),
+    ('__main__',),
     ('hosts',),
     ('agents', 'lifelong', 'microscope', 'retrieval'),
 )

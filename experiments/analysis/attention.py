@@ -1,4 +1,4 @@
-"""What every head of a layer attends to in a text: a figure of heads by positions, and the weights.
+r"""What every head of a layer attends to in a text: a figure of heads by positions, and the weights.
 
 python -m experiments.analysis.attention --config=configs/NAME.py[:variant] --workdir=DIR \
     --text=@FILE --layer=3 --output=attention.png [--segment=-1] [--query=-1]

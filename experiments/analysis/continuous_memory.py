@@ -1,4 +1,4 @@
-"""What a continuous memory stores and what queries attend to in it, as figures.
+r"""What a continuous memory stores and what queries attend to in it, as figures.
 
 python -m experiments.analysis.continuous_memory --config=configs/NAME.py[:variant] --workdir=DIR \
     --text=@FILE --output=FOLDER

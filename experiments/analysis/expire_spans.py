@@ -1,4 +1,4 @@
-"""How long each word of a text is remembered: expire-spans drawn over the text.
+r"""How long each word of a text is remembered: expire-spans drawn over the text.
 
 python -m experiments.analysis.expire_spans --config=configs/NAME.py[:variant] --workdir=DIR \
     --text=@FILE --output=spans.png [--layer=1] [--characters=1200] [--replace='OLD=NEW,OLD=NEW']

@@ -1,4 +1,4 @@
-"""Whether the slots of a trained Memformer keep, mix or follow the tokens; a table and a figure.
+r"""Whether the slots of a trained Memformer keep, mix or follow the tokens; a table and a figure.
 
 python -m experiments.analysis.memformer_slots --config=configs/memformer_wikitext103.py[:variant] \
     --workdir=DIR --split=test --output=slots.png

@@ -1,4 +1,4 @@
-"""What memory tokens are used for: reading, writing and copying by layer and head, and their maps.
+r"""What memory tokens are used for: reading, writing and copying by layer and head, and their maps.
 
 python -m experiments.analysis.memory_token_maps --config=configs/NAME.py[:variant] --workdir=DIR \
     --output=maps.png [--text=@FILE]                     a language model with memory tokens

@@ -1,4 +1,4 @@
-"""Tokens that gain from a memory of entries, and the entries that were retrieved for them.
+r"""Tokens that gain from a memory of entries, and the entries that were retrieved for them.
 
 python -m experiments.analysis.retrieved_entries --config=configs/memorizing_pg19.py[:variant] \
     --workdir=DIR --text=@FILE --output=FOLDER [--smaller=0] [--tokens=50]

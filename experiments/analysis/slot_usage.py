@@ -1,4 +1,4 @@
-"""How evenly the slots of trained product-key memories are used, as a table and a figure.
+r"""How evenly the slots of trained product-key memories are used, as a table and a figure.
 
 python -m experiments.analysis.slot_usage --config=configs/pkm_lm.py[:variant] --workdir=DIR \
     --split=test --output=usage.png

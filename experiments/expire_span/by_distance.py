@@ -1,4 +1,4 @@
-"""Exact match by how long ago the answer was shown, as a Markdown table.
+r"""Exact match by how long ago the answer was shown, as a Markdown table.
 
 python -m experiments.expire_span.by_distance --config=configs/TASK.py:VARIANTS --workdir=DIR --seeds=3 \
     --bounds=0,64,128,256

@@ -1,4 +1,4 @@
-"""A small host from books, with every memory and without: bits per byte, recall in prose, BLiMP.
+r"""A small host from books, with every memory and without: bits per byte, recall in prose, BLiMP.
 
 python -m experiments.hosts --output=DIR --books=FOLDER [--blimp=FOLDER] [--dialogues=CMU_DOG] \
     [--superglue=FOLDER] [--seeds=3] [MEMORY ...]

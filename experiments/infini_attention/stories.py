@@ -1,4 +1,4 @@
-"""The thesis on Infini-attention in small models (Kesküll, 2024) at small size, on generated stories.
+r"""The thesis on Infini-attention in small models (Kesküll, 2024) at small size, on generated stories.
 
 python -m experiments.infini_attention.stories --output=DIR [--rows=local_64,tuned_64] [--seeds=3] \
     [-- --config.FIELD=VALUE ...]

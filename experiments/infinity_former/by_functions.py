@@ -1,4 +1,4 @@
-"""Sorting, and the fit inside, by the number of basis functions (Martins et al., 2022, Fig. 3, right).
+r"""Sorting, and the fit inside, by the number of basis functions (Martins et al., 2022, Fig. 3, right).
 
 python -m experiments.infinity_former.by_functions --output=DIR --seeds=3 [--functions=4,8,16] \
     [-- --config.FIELD=VALUE ...]

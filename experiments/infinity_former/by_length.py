@@ -1,4 +1,4 @@
-"""Sorting by the length of the sequence, as Markdown tables and a figure (Martins et al., 2022, Fig. 3).
+r"""Sorting by length of the sequence, as Markdown tables and a figure (Martins et al., 2022, Fig. 3).
 
 python -m experiments.infinity_former.by_length --output=DIR --seeds=3 MEMORY [MEMORY ...] \
     [-- --config.FIELD=VALUE ...]

@@ -1,4 +1,4 @@
-"""kNN-LM by number of neighbours, their share, the size of the datastore, and the vector of the key.
+r"""kNN-LM by number of neighbours, their share, the size of the datastore, and the vector of the key.
 
 python -m experiments.knn_lm.curves --path=WIKITEXT2 --output=DIR [--seeds=5] \
     [-- --config.FIELD=VALUE ...]

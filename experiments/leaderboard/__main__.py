@@ -1,4 +1,4 @@
-"""All memories of the library side by side: accuracy, bits per byte, bytes of state and time.
+r"""All memories of the library side by side: accuracy, bits per byte, bytes of state and time.
 
 python -m experiments.leaderboard --output=DIR [--rows=infini,linear] [--columns=mqar,surface] \
     [--seeds=3] [--minutes=60] [--full] [--novels=FOLDER] [-- --config.FIELD=VALUE ...]

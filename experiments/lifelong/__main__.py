@@ -1,4 +1,4 @@
-"""All methods on a stream of tasks, in several orders, as tables and figures.
+r"""All methods on a stream of tasks, in several orders, as tables and figures.
 
 python -m experiments.lifelong --output=DIR --path=FOLDER --encoder=BERT [--methods=mbpa,replay,...] \
     [--orders=i,ii,iii,iv] [--config=configs/lifelong_relations.py] [-- --config.FIELD=VALUE ...]

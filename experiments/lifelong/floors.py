@@ -1,4 +1,4 @@
-"""Floors: the scores of rules without a network on a stream.
+r"""Floors: the scores of rules without a network on a stream.
 
 python -m experiments.lifelong.floors --workdir=DIR --config.data.path=FOLDER \
     --config=configs/lifelong_classification.py:tiny,method=sequential,path=BERT

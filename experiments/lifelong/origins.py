@@ -1,4 +1,4 @@
-"""From which tasks the neighbours of test rows come, of a trained learner with keys.
+r"""From which tasks the neighbours of test rows come, of a trained learner with keys.
 
 python -m experiments.lifelong.origins --workdir=DIR --output=origins.png \
     --config=configs/lifelong_classification.py:tiny,method=mbpa_plus --config.data.path=FOLDER

@@ -1,4 +1,4 @@
-"""The second reading: real text followed by itself, and what each memory saves on the second copy.
+r"""The second reading: real text followed by itself, and what each memory saves on the second copy.
 
 python -m experiments.second_reading --output=DIR [--rows=infini,memorizing] [--seeds=5] \
     [--lengths=128,256,1024,4096,16384,65536] [-- --config.FIELD=VALUE ...]

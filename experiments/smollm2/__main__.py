@@ -1,4 +1,4 @@
-"""A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
+r"""A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
 
 python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
     [--parts=windows,far,inside,grafts,learning,keys,squad] [--rows=NAME,NAME] [--tokens=8192] \

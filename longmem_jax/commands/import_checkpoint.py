@@ -1,4 +1,4 @@
-"""Imports the authors' weights as a checkpoint, to evaluate, continue or fine-tune.
+r"""Imports the authors' weights as a checkpoint, to evaluate, continue or fine-tune.
 
 python -m longmem_jax.commands.import_checkpoint --weights=model.safetensors --settings=args.json \
     --config=configs/wikitext103.py --config.model.vocab_size=267735 --workdir=DIR

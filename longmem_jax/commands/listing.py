@@ -13,6 +13,7 @@ from longmem_jax.config import base, variants
 from longmem_jax.config.files import CONFIGS
 from longmem_jax.config.meanings import first_line, meanings
 from longmem_jax.config.sections import sections
+from longmem_jax.config.told_apart import told_apart
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.registry import SUBJECTS
@@ -29,7 +30,7 @@ def overview(folder: Path) -> Iterator[str]:
     yield ''
     yield 'Memories, --config=NAME:memory=MEMORY:'
     for name, about in memories():
-        yield f'  {name}: {about}'
+        yield from _wrapped(f'{name}: {about}', 2)
     yield ''
     yield 'Subjects, with their modes and commands:'
     for name, subject in SUBJECTS.items():
@@ -62,10 +63,12 @@ def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def memories() -> Iterator[tuple[str, str]]:
-    """Every name of `:memory=`, with the first line of the file that it is in."""
-    for entry in LAYERS.values():
-        for name in entry.recipe.by_name:
-            yield name, first_line(sys.modules[entry.layer.module.__module__].__doc__)
+    """Every name of `:memory=`, with the first line of its file and the fields that set it apart."""
+    for layer, entry in LAYERS.items():
+        about = first_line(sys.modules[entry.layer.module.__module__].__doc__)
+        for name, fields in told_apart(layer).items():
+            own = ', '.join(f'{field} = {value!r}' for field, value in fields.items())
+            yield name, f'{about} Here {own}.' if own else about
 
 
 def fields(config: Any) -> Iterator[str]:

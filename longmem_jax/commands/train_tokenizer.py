@@ -1,4 +1,4 @@
-"""Learns a vocabulary from a corpus, before a training run or on its own.
+r"""Learns a vocabulary from a corpus, before a training run or on its own.
 
 python -m longmem_jax.commands.train_tokenizer --config=configs/pg19.py --config.data.path=PG19 \
     --kind=bpe --size=32000 --output=pg19.json

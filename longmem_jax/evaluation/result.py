@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from longmem_jax.config.told_apart import called
 from longmem_jax.memory.registry import FEED_FORWARD, LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.training.metrics import METRICS
@@ -115,7 +116,7 @@ def memory_lengths(model: Any) -> str:
         labels = LAYERS[name].view.lengths if name in LAYERS else KINDS[name].lengths
         lengths = [f'{label}{model[name][field]}' for field, label in labels.items()]
         if lengths or name not in FEED_FORWARD:
-            texts.append(' '.join([name, *lengths]))
+            texts.append(' '.join([called(name, model) if name in LAYERS else name, *lengths]))
     return ', '.join(texts)
 
 

@@ -1,4 +1,4 @@
-"""Pretrains a small encoder on the texts of a stream, without their answers, as the folder of a BERT.
+r"""Pretrains a small encoder on the texts of a stream, without their answers, as the folder of a BERT.
 
 python -m longmem_jax.lifelong.pretrain_encoder --config=configs/lifelong_classification.py:tiny \
     --config.data.path=FOLDER --folder=BERT [--steps=20000]

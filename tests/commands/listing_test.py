@@ -52,6 +52,8 @@ def test_configs_are_listed_with_their_variants():
 def test_memories_are_listed():
     listed = dict(listing.memories())
     assert set(listed) == set(recipes()) and all(listed.values())
+    assert "Here gate = 'head'," in listed['gated_delta_net'], 'variants of a layer are told apart'
+    assert 'Here' not in listed['infini'], 'a layer with one name has nothing to tell apart'
 
 
 def test_the_fields_of_a_config_are_listed_with_its_values():

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,14 @@ def test_the_protocol_names_every_length():
     assert memory_lengths(sorting.get_config('tiny').model) == 'infinity_former 64 + functions 64'
     memformer = memformer_wikitext103.get_config('tiny').model
     assert memory_lengths(memformer) == 'memformer + slots 32, local'
+
+
+@pytest.mark.parametrize('name', ['delta_net', 'gated_delta_net', 't2r', 'hippocampus'])
+def test_the_protocol_says_which_memory_of_a_layer_it_is(name):
+    from configs import quickstart
+
+    model = quickstart.get_config(f'tiny,memory={name}').model
+    assert memory_lengths(model).split(' ')[0] == name
 
 
 def test_overlapping_windows_are_scored_once():
