@@ -8,7 +8,8 @@ group S5; with `:tiny` S3), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last
 Python's standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of
 64, for two cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it
 for all memories and makes the table, with feed-forward layers of a width that makes parameters equal.
-All attention sees half of the token before (`token_shift`): a layer that cannot single it out would
+All attention sees half of the token before (`token_shift`), in BABILong a convolution over four tokens,
+since a sentence tells who was where in five: a layer that cannot single out what is just before would
 otherwise be worse in every task, for no reason of its memory, and the others would take thousands of
 steps to find it.
 """
@@ -53,6 +54,7 @@ def get_config(arg=''):
         fillers=64,
         vocabulary=4096,  # of RULER and BABILong
         longest=1024,
+        babilong_steps=20_000,
         group='S5',
         products=(4, 8, 16, 32, 64),
     )
@@ -76,6 +78,7 @@ def get_config(arg=''):
             fillers=8,
             vocabulary=512,
             longest=512,
+            babilong_steps=3000,  # most memories begin to look up after 500 to 1,500
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
         )
@@ -99,6 +102,8 @@ def get_config(arg=''):
             own: dict[str, Any] = dict(lengths=(3 * longest // 4, longest), example=False)
             if name in BABILONG:
                 own = dict(lengths=(0, longest // 8, longest // 4, longest // 2), prompt=0)
+                config.model.token_shift = 'convolution'
+                config.train.num_steps = sizes['babilong_steps']
             data.task = shared | own | dict(name=name)
             config.model.vocab_size = sizes['vocabulary']
             data.tokenizer = dict(kind='bpe', path='', size=sizes['vocabulary'])

@@ -37,6 +37,7 @@ FIELDS = dict(
     prompt=(0, 10**6),  # tokens of a length that are kept for instructions; 300 in the benchmark
 )
 TOKENS_PER_FACT = 8
+FACTS = 50  # tokens of a document of length 0, about
 STORIES_TRIED, LEAST_SHARE = 200, 0.02  # of their questions, this share must fit in a length
 GENERATED = 24  # tokens of a written answer, at most
 LEARNT_FROM, LEARNT_BYTES = 300, 1 << 14  # documents, and bytes of each, for a vocabulary
@@ -93,7 +94,8 @@ def _least_tokens(sample: Sample) -> int:
 class Documents:
     """The documents of a split, as `data.corpus.AnyCorpus`; none is held whole.
 
-    Test and validation cycle through the lengths, training draws them.
+    Test and validation cycle through the lengths. Training draws them, about as many tokens of each, so
+    that most documents are short: from these looking up is learned first.
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer, bytes_per_token: int = 1):
@@ -109,6 +111,7 @@ class Documents:
         self._task, task = data.task.name, data.task
         self._prompt = task.prompt * bytes_per_token
         self._lengths = tuple(length * bytes_per_token for length in task.lengths)
+        self._weights = [1 / (length + FACTS) for length in self._lengths]
         self._size = task.documents if split == 'train' else task.eval_documents
         where = f"config.data.path = '{data.path}', {split}"
         source = novels(data.path, split, data.fractions, data.text_field)
@@ -161,7 +164,7 @@ class Documents:
         draws = random.Random(self._key(index))
         length = self._lengths[index % len(self._lengths)]
         if self._split == 'train':
-            length = draws.choice(self._lengths)
+            (length,) = draws.choices(self._lengths, self._weights)
         return *self._drawn(draws, length), length
 
     def __getitem__(self, index: int) -> TokenizedDocument:
