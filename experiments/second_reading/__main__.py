@@ -1,10 +1,10 @@
 r"""The second reading: real text followed by itself, and what each memory saves on the second copy.
 
 python -m experiments.second_reading --output=DIR [--rows=infini,memorizing] [--seeds=5] \
-    [--lengths=128,256,1024,4096,16384,65536] [-- --config.FIELD=VALUE ...]
+    [--lengths=128,256,1024,4096,16384,65536,262144] [-- --config.FIELD=VALUE ...]
 
 Trains `configs/second_reading.py:tiny` on pieces of at most 256 bytes with every memory and seed, and
-tests it on texts that were in no training, up to 64 kB. DIR/ROW/SEED.json has the bits per byte of the
+tests it on texts that were in no training, up to 256 kB. DIR/ROW/SEED.json has the bits per byte of the
 first copy, which are those of a memory reset between the copies, and of the second one; beside it stand
 the parameters. What is there is not done again, so the command can be stopped and repeated, and another
 length or the table of everything is one more, short run. Every call writes DIR/second_reading.json, .md
@@ -33,7 +33,7 @@ from longmem_jax.data.sets import second_reading
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 
-LENGTHS = (128, 256, 1024, 4096, 16_384, 65_536)
+LENGTHS = (128, 256, 1024, 4096, 16_384, 65_536, 262_144)
 TESTED = 1 << 17  # bytes of a length, in as many documents as that takes, within these numbers
 FEWEST, MOST = 2, 64
 LEAST = 0.02  # bits per byte; longer texts are not tested when two lengths in a row saved less
