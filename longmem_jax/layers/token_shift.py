@@ -20,7 +20,7 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 
 # The number of earlier vectors that each kind sees.
-EARLIER = {'none': 0, 'half': 1, 'last_four': 3, 'convolution': 3}
+EARLIER = {'none': 0, 'half': 1, 'last_four': 3, 'last_eight': 7, 'convolution': 3}
 
 
 def mixed(
@@ -76,14 +76,15 @@ def _half(views: list[jax.Array]) -> jax.Array:
     return jnp.concatenate([before[..., :half], own[..., half:]], axis=-1)
 
 
-def _last_four(views: list[jax.Array]) -> jax.Array:
-    """The last quarter of the channels of each of the four vectors, the oldest first."""
-    quarter = views[-1].shape[-1] // 4
-    own = views[-1][..., 3 * quarter :]
-    return jnp.concatenate([*(view[..., -quarter:] for view in views[:-1]), own], axis=-1)
+def _last(views: list[jax.Array]) -> jax.Array:
+    """The last channels of each of the vectors, an equal part of all, the oldest first."""
+    part = views[-1].shape[-1] // len(views)
+    own = views[-1][..., (len(views) - 1) * part :]
+    return jnp.concatenate([*(view[..., -part:] for view in views[:-1]), own], axis=-1)
 
 
-FIXED = {'half': _half, 'last_four': _last_four}  # the kinds without parameters
+# The kinds without parameters.
+FIXED = {'half': _half, 'last_four': _last, 'last_eight': _last}
 
 
 def convolved(taps: jax.Array) -> Callable[[list[jax.Array]], jax.Array]:
@@ -148,7 +149,7 @@ class TokenShift(nn.Module):
       kind: 'none'; 'half', the first half of the channels comes from the token before (no parameters);
         'last_four', the same quarter of the channels of each of the last four vectors (no
         parameters): keys and queries see the same features of the tokens before, so one linear map
-        compares them, and copying is learned sooner;
+        compares them, and copying is learned sooner; 'last_eight', the same eighth of the last eight;
         'convolution', a causal convolution per channel over 4 tokens, without a bias.
     """
 

@@ -62,12 +62,13 @@ def test_a_sequence_may_be_cut_anywhere(kind):
     np.testing.assert_array_equal(uneven[1, -1], x[1, 3])
 
 
-def test_last_four_has_the_same_channels_of_four_tokens():
-    run, x, start, _ = make('last_four')
+@pytest.mark.parametrize('kind, tokens', [('last_four', 4), ('last_eight', 8)])
+def test_the_last_tokens_give_the_same_channels(kind, tokens):
+    run, x, start, _ = make(kind)
     y, last = run(x, start, [9, 9])
-    before = jnp.pad(x, [(0, 0), (3, 0), (0, 0)])
-    for part in range(4):
+    before, width = jnp.pad(x, [(0, 0), (tokens - 1, 0), (0, 0)]), 16 // tokens
+    for part in range(tokens):
         np.testing.assert_array_equal(
-            y[..., 4 * part : 4 * part + 4], before[:, part : part + 9, 12:]
+            y[..., width * part : width * (part + 1)], before[:, part : part + 9, 16 - width :]
         )
-    np.testing.assert_array_equal(last, x[:, -3:])
+    np.testing.assert_array_equal(last, x[:, 1 - tokens :])
