@@ -78,7 +78,7 @@ def get_config(arg=''):
             fillers=8,
             vocabulary=512,
             longest=512,
-            babilong_steps=1500,
+            babilong_steps=3000,  # the memories that learn it begin to look up after 500 to 2,000
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
         )
