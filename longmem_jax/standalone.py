@@ -99,8 +99,8 @@ class Layer(nn.Module):
         Args:
           x: [batch, length, d_model], length at most `segment_length`.
           state: the memory before the segment.
-          valid: bool [batch, length], False = padding, anywhere: never attended to, never written.
-            None = no padding.
+          valid: bool [batch, length], False = padding, anywhere and of any value: never attended to,
+            never written. None = no padding.
           start: bool [batch], rows in which a new document begins: their state is reset before it is
             read. None = in no row. Of memories with `takes_starts` also bool [batch, length], documents
             that begin with any token; for others see `segment.split_at_starts`.
@@ -119,6 +119,8 @@ class Layer(nn.Module):
         batch, length = self._check(x, valid, start)
         if valid is None:
             valid = jnp.ones((batch, length), bool)
+        else:  # a weight of 0 does not keep a NaN out of a sum
+            x = jnp.where(valid[..., None], x, jnp.zeros_like(x))
         if start is None:
             start = jnp.zeros((batch,), bool)
         key = self.make_rng('memory') if train and self.has_rng('memory') else None

@@ -167,6 +167,20 @@ def exit_code() -> int:
     return _state.code
 
 
+def obey() -> None:
+    """Ends the caller's program too if a run was stopped in it, as the signal would have without us.
+
+    Raises:
+      KeyboardInterrupt: it was Ctrl-C.
+      Stopped: it was SIGTERM.
+    """
+    signum, _state.code = max(_state.code - 128, 0), 0
+    if signum == signal.SIGINT:
+        raise KeyboardInterrupt
+    if signum:
+        raise Stopped(signum)
+
+
 def heard() -> int:
     """128 + the number of the signal that this process has heard; 0 = none."""
     return 128 + _state.heard if _state.heard else 0

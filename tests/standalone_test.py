@@ -68,6 +68,28 @@ def test_every_entry_is_a_layer(name):
 QUICK = ('transformer_xl', 'infini', 'expire_span', 'product_key', 'memory_tokens', 'rwkv7')
 
 
+AROUND = [name for name in OWN_CODE if LAYERS[name].place == 'around']
+
+
+@pytest.mark.parametrize(
+    'name', [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in AROUND]
+)
+def test_what_goes_round_does_not_grow(name):
+    """Of 200 segments; what is carried passes through the layer each time."""
+    (layer, params), x = initialised(name), inputs(200)
+
+    @jax.jit
+    def sizes(params):
+        def read(state, x):
+            y, state, _ = layer.apply(params, x, state)
+            return state, jnp.abs(y).max()
+
+        return jax.lax.scan(read, layer.start(BATCH), x)[1]
+
+    found = sizes(params)
+    assert found[-20:].max() < 3 * found[:20].max(), 'norm what is carried to the next segment'
+
+
 @pytest.mark.parametrize(
     'name',
     [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in OWN_CODE],
@@ -86,7 +108,8 @@ def test_padding_and_starts_are_the_layers_own_matter(name):
         return jax.device_get(compiled(x, state, valid, start))
 
     whole, before = read(x[0], state, every & (np.arange(LENGTH) < 3))
-    moved = np.concatenate([x[1, :, :1], x[0, :, :3]], axis=1)
+    anything = np.full_like(x[1, :, :1], np.nan)
+    moved = np.concatenate([anything, x[0, :, :3]], axis=1)
     y, after = read(moved, state, every & (np.arange(LENGTH) > 0))
     padding = 'padding before changed outputs'
     np.testing.assert_allclose(y[:, 1:], whole[:, :3], atol=1e-5, err_msg=padding)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from longmem_jax import stopping
 from longmem_jax.commands import modes
 from longmem_jax.commands.generate import Writer
 from longmem_jax.commands.generate import generate as generate_text
@@ -62,14 +63,18 @@ def train(
 
     Raises:
       UsageError: as the command's messages say.
+      KeyboardInterrupt: Ctrl-C was pressed; the run is saved, and the same call continues it. After
+        SIGTERM the program ends in the same way.
     """
     if optimizer is not None:
         changes = {**(changes or {}), 'optimizer.name': GIVEN}
     made = configure(config, changes)
     experiment = _experiment(made, workdir, writes=True, hooks=tuple(hooks), given=optimizer)
-    given = dict(profile=True) if profile else {}
-    mode = modes.choose('train', experiment.config, given)
-    return load(mode.function)(experiment, **given)
+    given_flags = dict(profile=True) if profile else {}
+    mode = modes.choose('train', experiment.config, given_flags)
+    ended = load(mode.function)(experiment, **given_flags)
+    stopping.obey()
+    return ended
 
 
 def evaluate(
@@ -96,7 +101,7 @@ def evaluate(
 
 def generate(
     workdir: Folder,
-    prompt: str | Sequence[str] = '',
+    prompt: str | bytes | Sequence[str] = '',
     *,
     save_state: Folder = '',
     load_state: Folder = '',
@@ -110,7 +115,7 @@ def generate(
       prompt: the text, of any length; all of it is read. Or several, each read by itself.
       save_state, load_state: files of memories: where it is saved at the end, and what to start from.
       changes: fields that differ from those of the run.
-      options: of `config.generate`: length, temperature, top_k, top_p, seed, beams.
+      options: fields of `config.generate`: length, temperature, top_k, top_p, seed, beams.
 
     Returns:
       The text, without the prompt; a list of them for several prompts.
@@ -118,16 +123,18 @@ def generate(
     Raises:
       UsageError: as the command's messages say.
     """
+    # As fields of the configuration they are checked like those.
+    changes = {**(changes or {}), **{f'generate.{name}': each for name, each in options.items()}}
     experiment, load_state = _of_run(workdir, changes), os.fspath(load_state)
-    if not isinstance(prompt, str):
+    if not isinstance(prompt, str | bytes):
         require_one_text('', 'several prompts', os.fspath(save_state))
-        writer = Writer(experiment, options, load_state=load_state)
+        writer = Writer(experiment, {}, load_state=load_state)
         return [''.join(writer.pieces(writer.read(_bytes(each))[0])) for each in prompt]
     with nowhere() as out:
         return generate_text(
             experiment,
             _bytes(prompt),
-            options,
+            {},
             save_state=os.fspath(save_state),
             load_state=load_state,
             out=out,
@@ -136,7 +143,7 @@ def generate(
 
 def score(
     workdir: Folder,
-    text: str,
+    text: str | bytes,
     *,
     load_state: Folder = '',
     changes: Mapping[str, Any] | None = None,
@@ -161,8 +168,8 @@ def score(
         )
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode('utf-8', 'surrogateescape')
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode('utf-8', 'surrogateescape')
 
 
 def _of_run(workdir: Folder, changes: Mapping[str, Any] | None) -> Experiment:

@@ -200,9 +200,17 @@ def score_all(
         require_writable(output, f'--output={output}')
     examples = read_examples(Path(prompts).expanduser(), {'text': str})
     scorer, found = Scorer(experiment, load_state), []
+    texts = [example['text'].encode('utf-8', 'replace') for example in examples]
+    # All of them first: an earlier output is not replaced, and no hours are lost, by one of them.
+    empty = [str(n) for n, text in enumerate(texts, 1) if not len(scorer.tokenizer.encode(text))]
+    if empty:
+        raise UsageError(
+            f'{prompts}: nothing to score in {len(empty):,} of {len(texts):,} texts, which are empty: '
+            f'number {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}; leave them out.'
+        )
     with opened(output, out or sys.stdout) as file:
-        for example in examples:
-            losses = scorer(example['text'].encode('utf-8', 'replace'))
+        for example, text in zip(examples, texts, strict=True):
+            losses = scorer(text)
             numbers = {
                 'step': scorer.step,
                 'tokens': losses.scored,

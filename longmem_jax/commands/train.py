@@ -117,6 +117,11 @@ class LanguageModelTask:
         if best and best not in METRICS:
             raise UsageError(unknown('config.checkpoint.best', best, METRICS))
         train = experiment.config.train
+        if train.patience and not best:  # a mode that reads the run may want the newest checkpoint
+            raise UsageError(
+                f'config.train.patience = {train.patience}: needs config.checkpoint.best, the number of '
+                'the validation that must get better.'
+            )
         self._experiment, self._writer, self._progress = experiment, writer, progress
         self.corpora = {
             split: experiment.corpus(split) for split in ('train', 'validation', 'test')

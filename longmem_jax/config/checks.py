@@ -110,11 +110,12 @@ def _best(config: Any) -> list[str]:
     )  # fmt: skip
     where = f'config.checkpoint.best = {best!r}'
     if not best:
-        patience = config.train.patience
-        needs = 'needs config.checkpoint.best, the number of the validation that must get better'
-        return [f'config.train.patience = {patience}: {needs}'] if patience else []
-    if best == 'bits_per_byte' and config.data.source in TASKS:
+        return []
+    source = config.data.source
+    if best == 'bits_per_byte' and source in TASKS:
         return [f"{where}: a generated task has no bytes; use 'accuracy' or 'loss'"]
+    if best == 'exact_match' and source in SOURCES and SOURCES[source].corpus is None:
+        return [f"{where}: a text has no answers; use 'bits_per_byte' or 'loss'"]
     if not evaluated or not every or evaluated % every:
         return [
             f'{where}: every validation needs a checkpoint, so config.train.evaluate_every = '

@@ -197,8 +197,11 @@ def require_same_data(vocabulary: Path, now: dict[str, Any]) -> None:
         return
     then = schema.require(json_file.read(path), _WORD, path)
     if (then['documents'], then['ends']) != (now['documents'], now['ends']):
+        named = [f'{word["data"]}, {word["documents"]:,} documents' for word in (then, now)]
+        differs = f'other data: {named[0]}; config.data has {named[1]}'
+        if named[0] == named[1]:
+            differs = f'other texts of {named[0]}: its task, its settings or its files have changed'
         raise UsageError(
-            f'{vocabulary}: was learned from other data: {then["data"]}, {then["documents"]:,} '
-            f'documents; config.data has {now["data"]}, {now["documents"]:,} documents. Delete it to '
-            f'learn a new vocabulary, or set --config.data.tokenizer.path={vocabulary} to use it.'
+            f'{vocabulary}: was learned from {differs}. Delete it to learn a new vocabulary, or set '
+            f'--config.data.tokenizer.path={vocabulary} to use it.'
         )

@@ -7,11 +7,14 @@ from typing import Any
 import flax.linen as nn
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 from longmem_jax.around import Run
 from longmem_jax.contract import Entry, Fields, ModelSettings, identity
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, State, merge_aux
+
+EPSILON = 1e-6  # added to a mean square
 
 
 def module(name: str, settings: ModelSettings, fields: Fields, **given: Any) -> Any:
@@ -20,11 +23,20 @@ def module(name: str, settings: ModelSettings, fields: Fields, **given: Any) -> 
     shared = entry.layer.shared(fields) if entry.layer.shared else None
     return entry.layer.module(
         settings=settings,
-        normalize=identity,
+        normalize=unit if entry.place == 'around' else identity,
         shared=shared(settings, name='shared') if shared else None,
         **given,
         **fields,
     )
+
+
+def unit(x: jax.Array) -> jax.Array:
+    """Vectors [..., width] with a mean square of 1.
+
+    In place of the last norm of a model: without it what goes around from segment to segment would grow.
+    """
+    size = jnp.mean(jnp.square(x.astype(jnp.float32)), axis=-1, keepdims=True)
+    return (x * jax.lax.rsqrt(size + EPSILON)).astype(x.dtype)
 
 
 class SurroundedState(flax.struct.PyTreeNode):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import signal
 import sys
 import types
 
@@ -12,6 +13,8 @@ import optax
 import pytest
 
 import longmem_jax
+from longmem_jax import stopping
+from longmem_jax.commands import api
 from longmem_jax.config.files import configure
 from longmem_jax.config.saved import saved_config
 from longmem_jax.errors import UsageError
@@ -107,9 +110,44 @@ def test_modes_return_what_the_command_prints(run, capsys):
     assert text and text == longmem_jax.generate(workdir, '@alpha', length=5, temperature=0.0)
     several = longmem_jax.generate(workdir, ['@alpha', 'beta'], length=5, temperature=0.0)
     assert several[0] == text and len(several) == 2
+    assert longmem_jax.generate(workdir, b'@alpha', length=5, temperature=0.0) == text
     assert capsys.readouterr().out == ''
     losses = longmem_jax.score(workdir, 'alpha beta')
     assert len(losses.nats) == 10 and np.isfinite(losses.nats).all()
+
+
+@pytest.mark.parametrize(
+    'option, message',
+    [
+        (dict(lenght=5), "did you mean 'length'"),
+        (dict(temperature=-1.0), 'generate.temperature = -1.0: must be at least 0'),
+        (dict(length=2.5), 'generate.length: must be an int'),
+    ],
+)
+def test_options_are_checked_like_fields(run, option, message):
+    with pytest.raises(UsageError, match=message):
+        longmem_jax.generate(run[0], 'alpha', **option)
+
+
+def test_what_only_training_needs_is_not_asked_of_reading(run, texts, tmp_path):  # noqa: F811
+    changes = {'checkpoint.best': '', 'train.patience': 3}
+    assert longmem_jax.score(run[0], 'alpha', changes=changes).scored
+    with pytest.raises(UsageError, match='patience = 3: needs config.checkpoint.best'):
+        longmem_jax.train(small_config(texts, data=-1), tmp_path, changes=changes)
+    with pytest.raises(UsageError, match='a text has no answers'):
+        longmem_jax.train('quickstart:tiny', tmp_path, changes={'checkpoint.best': 'exact_match'})
+
+
+def test_a_signal_ends_the_program_too(monkeypatch, texts, tmp_path):  # noqa: F811
+    """As it would have without the library, once the run is saved."""
+    signum = signal.SIGINT
+    monkeypatch.setattr(api, 'load', lambda name: lambda *_, **__: stopping.end(signum))
+    with pytest.raises(KeyboardInterrupt):
+        longmem_jax.train(small_config(texts, data=-1), tmp_path)
+    signum = signal.SIGTERM
+    with pytest.raises(stopping.Stopped) as stopped:
+        longmem_jax.train(small_config(texts, data=-1), tmp_path)
+    assert stopped.value.code == 143 and stopping.exit_code() == 0
 
 
 def test_a_memory_is_kept_in_a_file(run, tmp_path):

@@ -191,6 +191,11 @@ def test_files_are_proved_writable_before_anything_is_read(tmp_path, call):
 def test_no_text_is_one_message(experiment, tmp_path):
     with pytest.raises(UsageError, match='the text to score is empty'):
         score(experiment[0], '')
+    (tmp_path / 'b').write_text('{"text": "x"}\n\n{"text": ""}')
+    (tmp_path / 'earlier').write_text('of before')
+    with pytest.raises(UsageError, match='b: nothing to score in 1 of 2 texts, .* number 2;'):
+        score_all(experiment[0], str(tmp_path / 'b'), output=str(tmp_path / 'earlier'))
+    assert (tmp_path / 'earlier').read_text() == 'of before'
     (tmp_path / 'a').write_text('{"prompt": "x"}')
     with pytest.raises(UsageError, match=r"a:1: no field 'text'; it has \['prompt'\]"):
         score_all(experiment[0], str(tmp_path / 'a'))

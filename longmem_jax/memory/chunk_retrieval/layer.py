@@ -258,6 +258,10 @@ def sizes(scale: Scale) -> dict[str, int]:
 def recipe(scale: Scale, landmarks: bool) -> Recipe:
     """See `sizes`; three blocks are read."""
     position, notes = scale.position()
+    if landmarks:
+        notes += (
+            'top_k = 3: the paper trains with all blocks (0); here as many are read as by MoBA',
+        )
     fields = dict(sizes(scale), top_k=3, landmarks=landmarks, position=position)
     return Recipe({'chunk_retrieval': fields}, notes=notes)
 
