@@ -78,9 +78,10 @@ def _half(views: list[jax.Array]) -> jax.Array:
 
 def _last(views: list[jax.Array]) -> jax.Array:
     """The last channels of each of the vectors, an equal part of all, the oldest first."""
-    part = views[-1].shape[-1] // len(views)
+    width = views[-1].shape[-1]
+    part = width // len(views)
     own = views[-1][..., (len(views) - 1) * part :]
-    return jnp.concatenate([*(view[..., -part:] for view in views[:-1]), own], axis=-1)
+    return jnp.concatenate([*(view[..., width - part :] for view in views[:-1]), own], axis=-1)
 
 
 # The kinds without parameters.
