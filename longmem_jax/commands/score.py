@@ -76,13 +76,13 @@ class Scorer:
             self.state = self.fresh = fresh_state(self.model, self.params, 1)
         _say(cache.in_words(self.model, 1))
 
-    def __call__(self, text: bytes) -> TokenLosses:
-        """The losses of a text.
+    def __call__(self, text: bytes, tokens: np.ndarray | None = None) -> TokenLosses:
+        """The losses of a text; `tokens` are its tokens, if they are known.
 
         Raises:
           UsageError: it has no tokens.
         """
-        tokens = self.tokenizer.encode(text)
+        tokens = self.tokenizer.encode(text) if tokens is None else tokens
         if not len(tokens):
             raise UsageError('the text to score is empty: give --prompt=TEXT, or --prompt=@FILE.')
         parts, read, whole = [], 0, list(self._windows(tokens))
@@ -202,15 +202,16 @@ def score_all(
     scorer, found = Scorer(experiment, load_state), []
     texts = [example['text'].encode('utf-8', 'replace') for example in examples]
     # All of them first: an earlier output is not replaced, and no hours are lost, by one of them.
-    empty = [str(n) for n, text in enumerate(texts, 1) if not len(scorer.tokenizer.encode(text))]
+    encoded = [scorer.tokenizer.encode(text) for text in texts]
+    empty = [str(number) for number, tokens in enumerate(encoded, 1) if not len(tokens)]
     if empty:
         raise UsageError(
             f'{prompts}: nothing to score in {len(empty):,} of {len(texts):,} texts, which are empty: '
             f'number {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}; leave them out.'
         )
     with opened(output, out or sys.stdout) as file:
-        for example, text in zip(examples, texts, strict=True):
-            losses = scorer(text)
+        for example, text, tokens in zip(examples, texts, encoded, strict=True):
+            losses = scorer(text, tokens)
             numbers = {
                 'step': scorer.step,
                 'tokens': losses.scored,

@@ -7,14 +7,14 @@ from typing import Any
 import flax.linen as nn
 import flax.struct
 import jax
-import jax.numpy as jnp
 
 from longmem_jax.around import Run
 from longmem_jax.contract import Entry, Fields, ModelSettings, identity
+from longmem_jax.layers.feature_maps import unit
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, State, merge_aux
 
-EPSILON = 1e-6  # added to a mean square
+EPSILON = 1e-6  # added to a squared length
 
 
 def module(name: str, settings: ModelSettings, fields: Fields, **given: Any) -> Any:
@@ -23,20 +23,19 @@ def module(name: str, settings: ModelSettings, fields: Fields, **given: Any) -> 
     shared = entry.layer.shared(fields) if entry.layer.shared else None
     return entry.layer.module(
         settings=settings,
-        normalize=unit if entry.place == 'around' else identity,
+        normalize=_normed if entry.place == 'around' else identity,
         shared=shared(settings, name='shared') if shared else None,
         **given,
         **fields,
     )
 
 
-def unit(x: jax.Array) -> jax.Array:
-    """Vectors [..., width] with a mean square of 1.
+def _normed(x: jax.Array) -> jax.Array:
+    """Vectors [..., width] with a mean square of 1, in place of the last norm of a model.
 
-    In place of the last norm of a model: without it what goes around from segment to segment would grow.
+    Without it what goes around from segment to segment would grow.
     """
-    size = jnp.mean(jnp.square(x.astype(jnp.float32)), axis=-1, keepdims=True)
-    return (x * jax.lax.rsqrt(size + EPSILON)).astype(x.dtype)
+    return unit(x, EPSILON) * x.shape[-1] ** 0.5
 
 
 class SurroundedState(flax.struct.PyTreeNode):

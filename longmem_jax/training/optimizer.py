@@ -189,17 +189,12 @@ def _make_base(
     name: str, settings: Any, schedule: optax.Schedule, decayed: Any
 ) -> optax.GradientTransformation:
     """The optimizer `name`; `decayed` marks the parameters with weight decay."""
+    betas = dict(b1=settings.b1, b2=settings.b2)
+    shrinks = dict(weight_decay=settings.weight_decay, mask=decayed)
     if name == 'adam':
-        return optax.adam(schedule, b1=settings.b1, b2=settings.b2, eps=settings.eps)
+        return optax.adam(schedule, **betas, eps=settings.eps)
     if name == 'adamw':
-        return optax.adamw(
-            schedule,
-            b1=settings.b1,
-            b2=settings.b2,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-            mask=decayed,
-        )
+        return optax.adamw(schedule, **betas, eps=settings.eps, **shrinks)
     if name == 'adamw_hf':
         return optax.chain(
             scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps),
@@ -207,13 +202,7 @@ def _make_base(
             optax.masked(decay_updated(schedule, settings.weight_decay), decayed),
         )
     if name == 'lion':
-        return optax.lion(
-            schedule,
-            b1=settings.b1,
-            b2=settings.b2,
-            weight_decay=settings.weight_decay,
-            mask=decayed,
-        )
+        return optax.lion(schedule, **betas, **shrinks)
     if name == 'muon':
         return optax.chain(
             scale_by_muon(settings.momentum or 0.95),

@@ -1,10 +1,10 @@
-"""One document of a million tokens through every memory, in float64, float32 and bfloat16.
+r"""One document of a million tokens through every memory, in float64, float32 and bfloat16.
 
 Small models of one layer with random parameters read random tokens, segment after segment. The same
 document is read in three types; what they differ by at its start and at its end is compared, so that
 an error that adds up in a memory is seen. At the end the next segment is also read token by token.
 
-    python -m tests.campaigns.long_streams --output=TABLE.md [--names=infini,memsizer] \\
+    python -m tests.campaigns.long_streams --output=TABLE.md [--names=infini,memsizer] \
         [--tokens=1000000] [--length=10] [--types=float64,float32,bfloat16]
 """
 

@@ -1,6 +1,6 @@
-"""Kills commands, changes bytes of files, lets calls fail, and says what was lost or not noticed.
+r"""Kills commands, changes bytes of files, lets calls fail, and says what was lost or not noticed.
 
-    python -m tests.campaigns.reliability --output=DIR [--kills=200] [--flips=2000] [--faults=1000] \\
+    python -m tests.campaigns.reliability --output=DIR [--kills=200] [--flips=2000] [--faults=1000] \
         [--of_four=4] [--seed=0]
 
 Finished attempts are in DIR/kills.jsonl, DIR/flips.jsonl and DIR/faults.jsonl; the same command

@@ -324,6 +324,10 @@ def test_a_vocabulary_of_other_data_is_not_used(config, tmp_path):
     (moved / 'train.txt').write_text('other words')
     with pytest.raises(UsageError, match=f'was learned from other data: {tmp_path}, 1 documents'):
         make_tokenizer(config, workdir)
+    config.path = str(tmp_path)
+    (tmp_path / 'train.txt').write_text('other words')
+    with pytest.raises(UsageError, match='from other texts of .*, 1 documents: its task, its sett'):
+        make_tokenizer(config, workdir)
     # A trained model reads any text with its own vocabulary.
     (workdir / 'checkpoints' / '3').mkdir(parents=True)
     assert make_tokenizer(config, workdir).fingerprint() == words.fingerprint()

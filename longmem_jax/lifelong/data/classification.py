@@ -1,7 +1,7 @@
-"""Five data sets of text classification as one stream (de Masson d'Autume et al., 2019).
+r"""Five data sets of text classification as one stream (de Masson d'Autume et al., 2019).
 
 The files are those of Zhang et al. (2015): `train.csv` and `test.csv`, quoted, without a header; the
-class comes first and counts from 1, and a new line in a text is the two characters `\\n`. All 33
+class comes first and counts from 1, and a new line in a text is the two characters `\n`. All 33
 classes are known beforehand, and those of Yelp are those of Amazon. Every set gives as many rows as the
 others.
 
