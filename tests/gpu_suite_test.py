@@ -11,7 +11,7 @@ import pytest
 
 from experiments import provenance
 from experiments.gpu import __main__ as suite
-from experiments.gpu import agreement, pack, papers, process, steps, table, trainings
+from experiments.gpu import agreement, kernels, pack, papers, process, steps, table, trainings
 from experiments.gpu.job import (
     ABSENT,
     DONE,
@@ -308,3 +308,9 @@ def test_every_job_runs_tiny(job, tmp_path, monkeypatch):
         else:
             assert state == DONE, log.read_text()
     assert f'| `{job}` |' in (place.output / 'gpu.md').read_text()
+
+
+def test_kernels_of_all_layers_are_summed():
+    events = [('product_1', 2.0), ('product_12', 4.0), ('add', 1.0), ('add', 1.0)]
+    found = kernels.summed(events, calls=2)
+    assert found == {'kernels': 2, 'kernels_ms': 4, 'top': [['product', 1, 3], ['add', 1, 1]]}

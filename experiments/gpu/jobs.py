@@ -40,7 +40,9 @@ _ALL = (
         'steps', 'How long does a training step take, beside PyTorch and fla?', 2,
         steps.step_cells, steps.step,
         (
-            ('ms', 'ms_median', '.1f'), ('tokens/s', 'tokens_per_s', ',.0f'),
+            ('ms', 'ms_median', '.1f'), ('in a row, ms', 'row_ms', '.1f'),
+            ('kernels', 'kernels', ',.0f'), ('in kernels, ms', 'kernels_ms', '.1f'),
+            ('tokens/s', 'tokens_per_s', ',.0f'),
             ('share of peak', 'share', '.1%'), ('memory, bytes', 'device_bytes', ',.0f'),
             ('compiling, s', 'compile_s', '.0f'),
         ), beside=4,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.gpu import turns
+from experiments.gpu import kernels, turns
 from experiments.gpu.job import Absent, Place
 
 ATTENTION = ('sdpa', 'flex')
@@ -20,6 +20,7 @@ FLA = (
 )  # fmt: skip
 SIZES = dict(layers=12, width=1024, heads=16, lanes=8, vocabulary=257)
 TOY = dict(layers=2, width=16, heads=2, lanes=2, vocabulary=257)
+ROW, TRACED = 20, 3  # steps without a wait between them; of which the kernels are counted
 READ = 4096  # tokens that transformers reads at once
 
 
@@ -54,7 +55,7 @@ def step(kind: str, name: str, segment: int, place: Place) -> dict[str, Any]:
     compiled = model if kind == 'fla' or tiny else torch.compile(model)
     state = None
 
-    def call() -> float:
+    def call() -> Any:
         nonlocal state
         with torch.autocast(device, torch.bfloat16):
             logits, state = compiled(tokens[:, :-1], state)
@@ -64,21 +65,27 @@ def step(kind: str, name: str, segment: int, place: Place) -> dict[str, Any]:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        return loss.item()
+        return loss
 
     with turns.shared(place):
         began = time.perf_counter()
-        call(), call()  # the second has a memory
+        call(), call().item()  # the second has a memory
         compiling, times = time.perf_counter() - began, []
     with turns.alone(place) as free:
         for _ in range(3 if tiny else 15):
             began = time.perf_counter()
-            call()
+            call().item()
             times.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        [call() for _ in range(ROW)][-1].item()
+        row = (time.perf_counter() - began) / ROW
+        counted = _kernels(torch, call) if device == 'cuda' else {}
     times = times[len(times) // 3 :]  # the first ones warm up
     median = statistics.median(times)
     return {
         'ms_median': 1e3 * median,
+        'row_ms': 1e3 * row,
+        **counted,
         'tokens_per_s': sizes['lanes'] * segment / median,
         'compile_s': compiling,
         'alone': free,
@@ -86,6 +93,18 @@ def step(kind: str, name: str, segment: int, place: Place) -> dict[str, Any]:
         'device_bytes': torch.cuda.max_memory_allocated() if device == 'cuda' else 0,
         'torch': torch.__version__,
     }
+
+
+def _kernels(torch: Any, call: Callable[[], Any]) -> dict[str, Any]:
+    """As `kernels.traced`, by PyTorch's profiler."""
+    activity = torch.profiler.ProfilerActivity.CUDA
+    with torch.profiler.profile(activities=[activity]) as profile:
+        [call() for _ in range(TRACED)][-1].item()
+    kind = torch.autograd.DeviceType.CUDA
+    events = [
+        (each.name, each.device_time / 1e3) for each in profile.events() if each.device_type == kind
+    ]
+    return kernels.summed(events, TRACED)
 
 
 def _model(torch: Any, kind: str, name: str, sizes: dict[str, int], segment: int) -> Any:

@@ -2,13 +2,14 @@
 
 import gc
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from experiments.gpu import peers, turns
+from experiments.gpu import kernels, peers, turns
 from experiments.gpu.job import Absent, Place, keep, kept, memories
 from experiments.short_trainings import ONE_DEVICE
 from experiments.speed import compare
@@ -103,12 +104,20 @@ def step(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     with turns.alone(place) as free:
         # Filled first, so that spans and rows are those of a long text.
         found = time_step(
-            experiment, compiled, state, 2 if place.tiny else 10, 1 if place.tiny else 20
+            experiment, compiled, state, 2 if place.tiny else 10, 1 if place.tiny else 20, _more
         )
     found |= {'traced_s': clocks[1] - began, 'compile_s': clocks[3] - clocks[2], 'alone': free}
     flops = 6 * found['parameters'] * found['tokens_per_step']  # forwards 2, backwards 4
     found |= _share(flops, found['ms_median'] / 1e3)
     return found | {'device_bytes': peak_memory()['device_bytes']}
+
+
+def _more(call: Callable[[], Any]) -> dict[str, Any]:
+    """Of steps of which the last one is waited for, as in a training; and their kernels."""
+    began = time.perf_counter()
+    jax.block_until_ready([call() for _ in range(peers.ROW)][-1])
+    row = (time.perf_counter() - began) / peers.ROW
+    return {'row_ms': 1e3 * row} | kernels.traced(call, peers.TRACED)
 
 
 def _share(flops: float, seconds: float) -> dict[str, float]:

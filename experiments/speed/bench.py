@@ -88,9 +88,14 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
 
 
 def time_step(
-    experiment: Experiment, compiled: Any, state: Any, repeats: int, fill: int
+    experiment: Experiment,
+    compiled: Any,
+    state: Any,
+    repeats: int,
+    fill: int,
+    more: Callable[[Callable[[], Any]], dict[str, Any]] = lambda call: {},
 ) -> dict[str, Any]:
-    """Times a compiled training step; see `bench_train`."""
+    """Times a compiled training step; see `bench_train`. `more` measures what it likes of a step."""
     config = experiment.config
     size = state_bytes(state.memory)
     batch = random_batch(config, config.train, config.train.segments_per_step)
@@ -106,6 +111,7 @@ def time_step(
     tokens = batch.tokens.size
     return {
         **measure(call, repeats, tokens, fill),
+        **more(call),
         **{
             name: float(last[name])
             for name in last
