@@ -29,7 +29,7 @@ from longmem_jax.registry import load, require_installed
 from longmem_jax.training.optimizer import GIVEN
 from longmem_jax.workdir import prepare_workdir
 
-Folder = str | os.PathLike[str]
+Folder = str | bytes | os.PathLike[str]
 
 
 def train(
@@ -125,9 +125,9 @@ def generate(
     """
     # As fields of the configuration they are checked like those.
     changes = {**(changes or {}), **{f'generate.{name}': each for name, each in options.items()}}
-    experiment, load_state = _of_run(workdir, changes), os.fspath(load_state)
+    experiment, load_state = _of_run(workdir, changes), os.fsdecode(load_state)
     if not isinstance(prompt, str | bytes):
-        require_one_text('', 'several prompts', os.fspath(save_state))
+        require_one_text('', 'several prompts', os.fsdecode(save_state))
         writer = Writer(experiment, {}, load_state=load_state)
         return [''.join(writer.pieces(writer.read(_bytes(each))[0])) for each in prompt]
     with nowhere() as out:
@@ -135,7 +135,7 @@ def generate(
             experiment,
             _bytes(prompt),
             {},
-            save_state=os.fspath(save_state),
+            save_state=os.fsdecode(save_state),
             load_state=load_state,
             out=out,
         )
@@ -163,7 +163,7 @@ def score(
         return score_text(
             _of_run(workdir, changes),
             _bytes(text),
-            load_state=os.fspath(load_state),
+            load_state=os.fsdecode(load_state),
             out=out,
         )
 
@@ -174,7 +174,9 @@ def _bytes(text: str | bytes) -> bytes:
 
 def _of_run(workdir: Folder, changes: Mapping[str, Any] | None) -> Experiment:
     """A run that is there, to read."""
-    return _experiment(configure(saved_config(Path(workdir)), changes), workdir, writes=False)
+    return _experiment(
+        configure(saved_config(Path(os.fsdecode(workdir))), changes), workdir, writes=False
+    )
 
 
 def _experiment(
@@ -188,6 +190,6 @@ def _experiment(
     """What a mode is called with."""
     require_installed()
     checks.require_runnable(config, jax.device_count())
-    folder = prepare_workdir(os.fspath(workdir), trained=not writes, writes=writes)
+    folder = prepare_workdir(os.fsdecode(workdir), trained=not writes, writes=writes)
     mesh = sharding.make_mesh(config.mesh.to_dict())
     return Experiment(config, folder, mesh, hooks, given)

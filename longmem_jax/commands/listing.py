@@ -12,6 +12,7 @@ import ml_collections
 from longmem_jax.config import base, variants
 from longmem_jax.config.files import CONFIGS
 from longmem_jax.config.meanings import first_line, meanings
+from longmem_jax.config.recipes import scale_of
 from longmem_jax.config.sections import sections
 from longmem_jax.config.told_apart import told_apart
 from longmem_jax.errors import UsageError
@@ -63,11 +64,15 @@ def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def memories() -> Iterator[tuple[str, str]]:
-    """Every name of `:memory=`, with the first line of its file and the fields that set it apart."""
+    """Every name of `:memory=`, with the first line of its file and what sets it apart."""
     for layer, entry in LAYERS.items():
         about = first_line(sys.modules[entry.layer.module.__module__].__doc__)
+        recipes = entry.recipe.by_name
         for name, fields in told_apart(layer).items():
             own = ', '.join(f'{field} = {value!r}' for field, value in fields.items())
+            if len(recipes) > 1 and not own:  # other layers beside it
+                attention = recipes[name](scale_of(base.base())).attention
+                own = f'attention = {", ".join(dict.fromkeys(attention))}' if attention else ''
             yield name, f'{about} Here {own}.' if own else about
 
 

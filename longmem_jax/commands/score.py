@@ -84,7 +84,9 @@ class Scorer:
         """
         tokens = self.tokenizer.encode(text) if tokens is None else tokens
         if not len(tokens):
-            raise UsageError('the text to score is empty: give --prompt=TEXT, or --prompt=@FILE.')
+            raise UsageError(
+                'the text to score is empty; the command takes --prompt=TEXT, or --prompt=@FILE.'
+            )
         parts, read, whole = [], 0, list(self._windows(tokens))
         waiting = Waiting('Scoring', len(tokens), 'tokens', out=sys.stderr)
         with contextlib.closing(waiting):

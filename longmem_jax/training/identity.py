@@ -13,6 +13,7 @@ from longmem_jax.data.content import EARLIER_ORDER, ORDER
 from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum
 from longmem_jax.problems import differing
+from longmem_jax.training.optimizer import GIVEN
 
 # Fields of the stored identity that are compared one by one.
 DATA, SETTINGS, STEP, RUN = OWN = ('data', 'settings', 'step', 'run')
@@ -143,6 +144,11 @@ def require_same(
     if MODEL in saved and MODEL in given:
         saved[MODEL] = plain(earlier.completed(saved[MODEL], given[MODEL]))
     fields = differing_fields(saved, given)
+    if saved.get('config.optimizer.name') == GIVEN != given.get('config.optimizer.name'):
+        otherwise += (
+            ' It was trained with an object of optax, which is to be given again: '
+            'longmem_jax.train(..., optimizer=...).'
+        )
     if fields:
         lines = '\n  '.join(fields)
         raise UsageError(f'{where} belongs to another run:\n  {lines}\n{otherwise}')

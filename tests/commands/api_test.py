@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import signal
 import sys
 import types
@@ -63,6 +64,15 @@ def test_hooks_get_every_number(run):
     values = {group: values for _, group, values in calls}
     assert values['test']['bits_per_byte'] == ended.results['test'].bits_per_byte
     assert values['checkpoint'] == {} and 'learning_rate' not in values['train']
+
+
+def test_an_optimizer_that_was_given_is_asked_for_again(run, texts):  # noqa: F811
+    config = small_config(texts, data=-1, fsdp=1, tensor=1, memory=1)
+    folder = os.fsencode(run[0])
+    with pytest.raises(
+        UsageError, match=r'to be given again: longmem_jax.train\(..., optimizer=...\)'
+    ):
+        longmem_jax.train(config, folder, changes=CHANGES)
 
 
 @pytest.mark.slow

@@ -53,6 +53,8 @@ def test_memories_are_listed():
     listed = dict(listing.memories())
     assert set(listed) == set(recipes()) and all(listed.values())
     assert "Here gate = 'head'," in listed['gated_delta_net'], 'variants of a layer are told apart'
+    assert 'Here attention = transformer_xl.' in listed['product_key']
+    assert 'Here attention = local.' in listed['product_key_short']
     assert 'Here' not in listed['infini'], 'a layer with one name has nothing to tell apart'
 
 

@@ -1,4 +1,7 @@
-"""MoBA and Landmark attention: every token reads blocks that it chooses; equations are in `blocks`."""
+"""MoBA and Landmark attention: every token reads blocks that it chooses.
+
+The equations are in `blocks`.
+"""
 
 import functools
 from collections.abc import Callable

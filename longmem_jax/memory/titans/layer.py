@@ -1,4 +1,7 @@
-"""Titans: a network per head that learns keys and values while it reads; equations are in `maths`."""
+"""Titans: a network per head that learns keys and values while it reads.
+
+The equations are in `maths`.
+"""
 
 from typing import Any
 
