@@ -283,7 +283,7 @@ def test_the_papers_tasks_have_no_problems(task):
 
 
 def test_every_memory_has_a_step_to_be_timed():
-    for memory in memories(False):
+    for memory in [*memories(False), *steps.VARIANTS]:
         for segment in steps.SEGMENTS:
             config = steps.config_of(memory, segment, 12, 8, False)
             assert not checks.find_problems(config, 1), memory

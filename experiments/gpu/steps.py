@@ -25,12 +25,19 @@ from longmem_jax.memory.registry import LAYERS, used
 SEGMENTS, LAYERS_COMPILED = (512, 2048), (1, 2, 4)
 MATRIX = 8192  # of the product whose rate is the measured peak
 PEAKS = {'H100': 989e12, 'H200': 989e12}  # bfloat16 operations per second, by the data sheet
-# Compiled too: fewer of the sizes of a buffer, each of which is a branch of the program.
-FEWER = {'expire_span, one size': ('expire_span', 'num_sizes', 1)}
+# Of a memory, a field with another value. Sizes of a buffer are branches of the program.
+VARIANTS = {
+    'expire_span in one size': ('expire_span', 'expire_span.num_sizes', 1),
+    'delta_net in chunks of 64': ('delta_net', 'delta.chunk', 64),
+}
 
 
-def config_of(memory: str, segment: int, layers: int, lanes: int, tiny: bool) -> Any:
-    """Layers of 1,024 in bfloat16 on bytes; a memory reaches two segments, a search 16 of them."""
+def config_of(name: str, segment: int, layers: int, lanes: int, tiny: bool) -> Any:
+    """Layers of 1,024 in bfloat16 on bytes; a memory reaches two segments, a search 16 of them.
+
+    `name`: of a memory, or of one of `VARIANTS`.
+    """
+    memory, field, value = VARIANTS.get(name, (name, '', None))
     config = base()
     if tiny:
         segment, layers, lanes = 8, min(layers, 2), min(lanes, 2)
@@ -42,6 +49,8 @@ def config_of(memory: str, segment: int, layers: int, lanes: int, tiny: bool) ->
     config.train.num_lanes = config.evaluate.num_lanes = lanes
     config.train.segments_per_step = 1
     recipes.use(config, memory, reach=2 * segment, memories=16 * segment)
+    if field:
+        config.model.update_from_flattened_dict({field: value})
     return config
 
 
@@ -65,8 +74,8 @@ def fused(tiny: bool) -> list[str]:
 def step_cells(tiny: bool) -> list[str]:
     """The peak, then for every length of segments all memories, and those who do the same."""
     by_kind = {
-        'plain': memories(tiny),
-        'fused': fused(tiny),
+        'plain': [*memories(tiny), *([] if tiny else ['delta_net in chunks of 64'])],
+        'fused': [*fused(tiny), *([] if tiny else ['expire_span in one size'])],
         'torch': peers.ATTENTION,
         'fla': peers.FLA[: 1 if tiny else None],
     }
@@ -142,20 +151,17 @@ def _peak(place: Place, length: int) -> dict[str, Any]:
 
 def compile_cells(tiny: bool) -> list[str]:
     """All memories, and those with fewer branches."""
-    return [*memories(tiny), *([] if tiny else FEWER)]
+    return [*memories(tiny), *([] if tiny else ['expire_span in one size'])]
 
 
 def compiling(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     """Seconds of tracing and of compiling by layers; on a GPU also without XLA's autotuning."""
     jax.config.update('jax_enable_compilation_cache', False)
-    memory, field, value = FEWER.get(cell, (cell, '', None))
     found = kept(folder / 'layers.json')
     for layers in LAYERS_COMPILED:
         if str(layers) in found:
             continue
-        config = config_of(memory, 512, layers, 8, place.tiny)
-        if field:
-            config.model[memory][field] = value
+        config = config_of(cell, 512, layers, 8, place.tiny)
         clocks = [time.perf_counter()]
         lowered = lower_step(experiment_of(config))
         clocks.append(time.perf_counter())

@@ -1,5 +1,6 @@
 """The fused attention against the plain one: values and all derivatives, by Pallas's interpreter."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -362,3 +363,14 @@ def test_compiles_for_tpus(topology):
         kernel = f'fused_{name.split()[0]}'
         assert found['kernels'] == [f'{kernel}_backward', f'{kernel}_forward'], name
         assert found['temporaries'] < found['scores'], f'{name}: scores are in memory'
+
+
+def test_rows_by_distance_are_those_that_are_read(small_blocks):
+    """On GPUs, where they are in memory: none of keys after their queries, none beyond the reach."""
+    if fused_devices.INTERPRETED != 'cuda':
+        pytest.skip('TPUs keep no scores by distance in memory')
+    plan = fused_plan.Plan(256, 512, 512, 1536, num_heads=1, offset=1024)
+    assert plan.rows == 2048
+    inputs = fused_plan.Inputs(**dict.fromkeys(fused_plan.Inputs._fields))
+    assert by_distance.rows_read(plan, inputs) == (0, 1536)
+    assert by_distance.rows_read(dataclasses.replace(plan, reach=1024), inputs) == (496, 1536)

@@ -1,7 +1,7 @@
 """Scores by distance on GPUs, float32 [heads, lanes, queries, rows], of as many heads as have room.
 
 Heads are in front, as in the product that makes them, whose result would be copied otherwise. With 8
-lanes of 2,048 queries and 4,096 keys before these every head has 512 MiB. And offsets are int32 in
+lanes of 2,048 queries and 4,096 keys before these every head has 384 MiB. And offsets are int32 in
 Triton: no array may have 2^31 numbers. So some heads are read after the others.
 """
 
@@ -22,33 +22,45 @@ AXIS = dict(
 )  # fmt: skip
 
 
-def first_row(plan: Plan, inputs: Inputs) -> int:
-    """The first row by distance that is not zero, or one of few before it."""
+def rows_read(plan: Plan, inputs: Inputs) -> tuple[int, int]:
+    """The first row by distance that is not zero, and the one after the last that is read.
+
+    Or few before and after these. Later rows are for keys after their query, which it does not see.
+    """
+    last = min(plan.rows, -(-(plan.farthest + 1) // NARROWEST) * NARROWEST)
     if inputs.bias is not None or plan.reach < 0:
-        return 0
-    return max(0, plan.farthest - plan.reach) // NARROWEST * NARROWEST
+        return 0, last
+    return max(0, plan.farthest - plan.reach) // NARROWEST * NARROWEST, last
 
 
 def rows_of(
-    inputs: Inputs, first: int
+    inputs: Inputs, first: int, last: int
 ) -> tuple[jax.Array, Callable[[jax.Array], dict[str, jax.Array]]]:
     """Scores by distance, float32 [heads, batch | 1, queries | 1, rows], and their derivatives.
 
     Args:
       inputs: of the attention.
-      first: row that they begin with; those before it are zero.
+      first, last: the rows, see `rows_read`.
 
     Returns:
       The scores, and a function of the derivative by them, [heads, batch, queries, rows], which
       returns the derivatives by `positions`, `table` and `bias`, those that are there.
     """
     bias, table, positions = inputs.bias, inputs.table, inputs.positions
-    rows = jnp.float32(0) if bias is None else bias[:, None]
+    rows = jnp.float32(0) if bias is None else bias[:, None, :, first:last]
+
+    def by_bias(change: jax.Array) -> dict[str, jax.Array]:
+        """The derivative by the bias, if there is one."""
+        if bias is None:
+            return {}
+        found = change.astype(jnp.float32).sum(axis=(1, 2))[:, None]
+        return {'bias': jnp.pad(found, ((0, 0), (0, 0), (first, bias.shape[2] - last)))}
+
     if table is None or positions is None:
-        return rows, lambda change: _by_bias(bias, change)
+        return rows, by_bias
     queries = jnp.swapaxes(positions, 0, 1)
     of_table = 'rd' if table.shape[0] == 1 else 'hrd'  # one for all heads
-    vectors = table[0, first:] if table.shape[0] == 1 else table[:, first:]
+    vectors = table[0, first:last] if table.shape[0] == 1 else table[:, first:last]
 
     def product(text: str, left: jax.Array, right: jax.Array) -> jax.Array:
         """Of arrays of the same dtype, in float32."""
@@ -59,21 +71,19 @@ def rows_of(
 
     def derivatives(change: jax.Array) -> dict[str, jax.Array]:
         by_positions = product(f'hbqr,{of_table}->hbqd', change, vectors)
-        by_table = product(f'hbqr,hbqd->{of_table}', change, queries)
-        by_table = by_table.reshape(table.shape[0], -1, table.shape[2])
-        return _by_bias(bias, change) | {
+        # As matrices: a product over several axes would first bring their numbers together.
+        shared = (table.shape[0], -1)
+        by_table = product(
+            'hnr,hnd->hrd',
+            change.reshape(*shared, change.shape[3]),
+            queries.reshape(*shared, queries.shape[3]),
+        )
+        return by_bias(change) | {
             'positions': jnp.swapaxes(by_positions, 0, 1).astype(queries.dtype),
-            'table': jnp.pad(by_table, ((0, 0), (first, 0), (0, 0))),
+            'table': jnp.pad(by_table, ((0, 0), (first, table.shape[1] - last), (0, 0))),
         }
 
     return rows + product(f'hbqd,{of_table}->hbqr', queries, vectors), derivatives
-
-
-def _by_bias(bias: jax.Array | None, change: jax.Array) -> dict[str, jax.Array]:
-    """The derivative by a bias, if there is one, [heads, 1, rows]."""
-    if bias is None:
-        return {}
-    return {'bias': change.astype(jnp.float32).sum(axis=(1, 2))[:, None]}
 
 
 def precision_of(dtype: Any) -> Any:
@@ -126,7 +136,8 @@ def number(plan: Plan, inputs: Inputs) -> int:
         return 1
     batch, heads, queries, _ = inputs.queries.shape
     shared = heads // plan.group
-    whole = batch * heads * queries * (plan.rows - first_row(plan, inputs))
+    first, last = rows_read(plan, inputs)
+    whole = batch * heads * queries * (last - first)
     return next(
         groups
         for groups in range(1, shared + 1)

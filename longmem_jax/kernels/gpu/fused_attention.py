@@ -75,7 +75,7 @@ def _backward_of(
     )
     by_queries = {'queries': (call.wide(num_queries), inputs.queries.dtype)}
     if call.rows is not None:
-        shape = (heads, batch, num_queries, plan.rows - call.first_row)
+        shape = (heads, batch, num_queries, call.last_row - call.first_row)
         by_queries['rows'] = (shape, inputs.queries.dtype)
     ranges = call.ranges(of_keys=False)
     found |= zip(
@@ -103,9 +103,10 @@ class _Call:
         self.queries, self.keys = min(block, plan.block_queries), min(block, plan.block_keys)
         self.rows: jax.Array | None = None
         self.by_distance: Callable[[jax.Array], dict[str, jax.Array]] = lambda rows: {}
-        self.first_row = by_distance.first_row(plan, inputs)
+        self.first_row, self.last_row = by_distance.rows_read(plan, inputs)
         if inputs.table is not None or inputs.bias is not None:
-            self.rows, self.by_distance = by_distance.rows_of(inputs, self.first_row)
+            found = by_distance.rows_of(inputs, self.first_row, self.last_row)
+            self.rows, self.by_distance = found
 
     def wide(self, length: int) -> tuple[int, ...]:
         """Shape of vectors of all heads of the queries."""
@@ -245,7 +246,7 @@ class _Block:
         row = plan.num_queries - 1 - call.first_row - self.numbers + keys[None]
         row = jnp.broadcast_to(row, self.seen.shape)
         whole = jnp.broadcast_to(self.numbers, self.seen.shape)
-        self.has_row = row >= 0
+        self.has_row = (row >= 0) & (row < call.last_row - call.first_row)
         self.diagonal = (whole, row)
         if 'rows' in refs and refs['rows'].shape[0] == 1:
             self.along = (jnp.zeros_like(whole), row)
