@@ -15,6 +15,7 @@ What must hold is an expression, see `claim_language.py`.
 
 import argparse
 import functools
+import itertools
 import json
 import re
 import sys
@@ -29,6 +30,7 @@ import numpy as np
 from experiments import page_tables, provenance
 from experiments.claim_language import Cells, number, true
 from longmem_jax import files
+from longmem_jax.memory.registry import LAYERS
 
 FILE = Path(__file__).with_suffix('.toml')
 WIDTH = 140
@@ -134,10 +136,35 @@ def sentence(claim: Claim) -> str:
     return NUMBER.sub(lambda match: format(number(match[1], cells), match[2]), claim.text)
 
 
-def origins(claim: Claim) -> list[dict[str, Any]]:
-    """Where its cells come from, each once."""
-    runs = [run for path in claim.cells.values() for run in found(path)[1]]
-    return [run for place, run in enumerate(runs) if run not in runs[:place]]
+@functools.cache
+def code_of_rows() -> dict[str, list[str]]:
+    """Rows of tables to the memories of the table `code` that they are of: names of `:memory=`."""
+    rows: dict[str, list[str]] = {'floors': []}
+    for entry in LAYERS.values():
+        module = entry.layer.module.__module__.replace('.', '/')
+        own = [
+            memory
+            for memory, paths in code().items()
+            if any(f'{module}.py'.startswith(path) for path in paths)
+        ]
+        if own:
+            rows |= dict.fromkeys(entry.recipe.by_name, own)
+    return rows
+
+
+def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
+    """Memories, runs of cells that are of them, and whether the code was changed after the run.
+
+    Cells of a row with the name of a memory are of this one, others of all memories of the claim.
+    """
+    for paths in claim.cells.values():
+        for path in [paths] if isinstance(paths, str) else paths:
+            file, _, inside = path.partition(': ')
+            for keys in itertools.product(*(part.split('|') for part in inside.split(' / '))):
+                named = [code_of_rows().get(key.strip()) for key in keys]
+                memories = next((of for of in named if of is not None), claim.memories)
+                for run in found(f'{file}: {" / ".join(keys)}')[1]:
+                    yield from ((of, run, changed(run.get('commit'), of)) for of in memories)
 
 
 @functools.cache
@@ -149,10 +176,8 @@ def changed(commit: str | None, memory: str) -> bool | None:
 
 
 def stale(claim: Claim) -> bool | None:
-    """Whether cells are older than the code of a memory; None = not known."""
-    ages = {
-        changed(run.get('commit'), memory) for run in origins(claim) for memory in claim.memories
-    }
+    """Whether cells are older than the code of their memory; None = not known."""
+    ages = {age for _, _, age in aged(claim)}
     return True if True in ages else None if None in ages else False
 
 
@@ -176,8 +201,8 @@ def about_age(page: str) -> str:
     names = sorted({
         memory
         for claim in claims() if page in claim.pages
-        for memory in claim.memories
-        if any(changed(run.get('commit'), memory) for run in origins(claim))
+        for memory, _, age in aged(claim)
+        if age
     })  # fmt: skip
     if not names:
         return 'All claims of this page were measured after the last change of their memories.'
@@ -252,7 +277,7 @@ def main(given: list[str]) -> int:
         again: dict[str, list[str]] = {}
         for claim in claims():
             try:
-                runs = origins(claim) if stale(claim) else []
+                runs = [run for _, run, age in aged(claim) if age]
             except Missing as error:
                 print(f'# {claim.name}: cells missing: {error}')
                 continue

@@ -108,11 +108,11 @@ def one(tmp_path, monkeypatch):
         run = {'commit': 'abc', 'command': 'python -m again'}
         cells = {seed: {'run': run, 'kept': kept} for seed, kept in seeds.items()}
         (tmp_path / 'cells.json').write_text(json.dumps({'local': cells}))
-        for cached in (claims._content, claims._tree, claims.changed):
+        for cached in (claims._content, claims._tree, claims.changed, claims.code_of_rows):
             cached.cache_clear()
 
     yield change
-    for cached in (claims._content, claims._tree, claims.changed):
+    for cached in (claims._content, claims._tree, claims.changed, claims.code_of_rows):
         cached.cache_clear()
 
 
@@ -139,6 +139,17 @@ def test_commands_that_measure_stale_cells_again(one, monkeypatch, capsys):
     monkeypatch.setattr(claims.provenance, 'COMMIT', None)
     claims.main(['--stale'])
     assert 'no git checkout' in capsys.readouterr().out
+
+
+def test_cells_are_as_old_as_the_code_of_their_own_row(monkeypatch):
+    """What changed one memory of a claim makes no other memory's cells older."""
+    assert claims.code_of_rows()['gated_delta_net'] == ['delta']
+    (claim,) = [each for each in claims.claims() if each.name == 'second_window']
+    both = claim.cells | {'other': 'second_reading: rwkv7|linear / 0 / bits / 256 / first'}
+    claim = claim._replace(memories=['transformer_xl', 'rwkv7'], cells=both)
+    monkeypatch.setattr(claims, 'changed', lambda commit, memory: memory == 'rwkv7')
+    found = {(memory, age) for memory, _, age in claims.aged(claim)}
+    assert found == {('transformer_xl', False), ('rwkv7', True), ('linear_attention', False)}
 
 
 def test_sentences_are_written_into_pages(one, monkeypatch, tmp_path):
