@@ -29,6 +29,7 @@ import numpy as np
 
 from experiments import page_tables, provenance
 from experiments.claim_language import Cells, number, true
+from experiments.second_reading.rows import NAMED
 from longmem_jax import files
 from longmem_jax.memory.registry import LAYERS
 
@@ -138,7 +139,10 @@ def sentence(claim: Claim) -> str:
 
 @functools.cache
 def code_of_rows() -> dict[str, list[str]]:
-    """Rows of tables to the memories of the table `code` that they are of: names of `:memory=`."""
+    """Rows of tables to the memories of the table `code` that they are of.
+
+    Names of `:memory=`, and rows of the second reading.
+    """
     rows: dict[str, list[str]] = {'floors': []}
     for entry in LAYERS.values():
         module = entry.layer.module.__module__.replace('.', '/')
@@ -149,7 +153,7 @@ def code_of_rows() -> dict[str, list[str]]:
         ]
         if own:
             rows |= dict.fromkeys(entry.recipe.by_name, own)
-    return rows
+    return rows | {n: rows[row.memory] for n, row in NAMED.items() if row.memory in rows}
 
 
 def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
