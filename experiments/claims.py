@@ -37,6 +37,7 @@ FILE = Path(__file__).with_suffix('.toml')
 WIDTH = 140
 NUMBER = re.compile(r'\{([^{}:]+):([^{}]*)\}')  # in the text of a claim
 SPAN = re.compile(r'(<span id="claim-([\w]+)">)(.*?)(</span>)', re.DOTALL)
+RULES = ('floors', 'look up')  # how rows begin that are of no memory
 STALE = 'stale'  # the id of the sentence of a page about its stale claims
 
 
@@ -143,7 +144,7 @@ def code_of_rows() -> dict[str, list[str]]:
 
     Names of `:memory=`, and rows of the second reading.
     """
-    rows: dict[str, list[str]] = {'floors': []}
+    rows: dict[str, list[str]] = {}
     for entry in LAYERS.values():
         module = entry.layer.module.__module__.replace('.', '/')
         own = [
@@ -156,6 +157,11 @@ def code_of_rows() -> dict[str, list[str]]:
     return rows | {n: rows[row.memory] for n, row in NAMED.items() if row.memory in rows}
 
 
+def _code_of(row: str) -> list[str] | None:
+    """The memories that a row is of: none, if it is a rule without parameters; None = not known."""
+    return [] if row.startswith(RULES) else code_of_rows().get(row)
+
+
 def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
     """Memories, runs of cells that are of them, and whether the code was changed after the run.
 
@@ -165,7 +171,7 @@ def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
         for path in [paths] if isinstance(paths, str) else paths:
             file, _, inside = path.partition(': ')
             for keys in itertools.product(*(part.split('|') for part in inside.split(' / '))):
-                named = [code_of_rows().get(key.strip()) for key in keys]
+                named = [_code_of(key.strip()) for key in keys]
                 memories = next((of for of in named if of is not None), claim.memories)
                 for run in found(f'{file}: {" / ".join(keys)}')[1]:
                     yield from ((of, run, changed(run.get('commit'), of)) for of in memories)
