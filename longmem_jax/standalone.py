@@ -144,6 +144,9 @@ class Layer(nn.Module):
     ) -> tuple[int, int]:
         """Batch and length of `x`, after checking all shapes."""
         longest, width = self.settings.segment_length, self.settings.d_model
+        for name, array in dict(x=x, valid=valid, start=start).items():
+            if array is not None and not hasattr(array, 'shape'):
+                raise ValueError(f'{name} is of {type(array)}: must be an array')
         if x.ndim != 3 or x.shape[2] != width or not 1 <= x.shape[1] <= longest:
             raise ValueError(
                 f'x has shape {x.shape}: must be [batch, length, {width}] with at most {longest} '
@@ -195,6 +198,8 @@ def _check_state(state: State, fresh: State, batch: int) -> None:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _start(layer: Layer, batch_size: int) -> State:
+    if not hasattr(batch_size, '__index__') or batch_size < 1:
+        raise ValueError(f'batch_size = {batch_size!r}: must be a whole number of at least 1')
     # The parameters drawn on the way are unused, so jit never computes them.
     return layer.init_with_output(jax.random.key(0), batch_size, method='initial_state')[0]
 

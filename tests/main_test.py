@@ -70,6 +70,8 @@ BAD = [
     ([CORRIDOR, '--mode=generate'], "--mode=generate: not for models of the kind 'agent'"),
     ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={there}'], 'most likely action (0)'),
     ([TINY, '--top_p=3'], 'UsageError: --top_p=3: 3.0 is not a number in the range'),
+    ([TINY, '--top_p=nan'], 'UsageError: --top_p=nan: must be a number'),
+    ([TINY, '--config.data.path=there'], "data.source = 'stdlib' reads no files; add --config.data"),
     ([TINY], '--workdir= is missing'),
     ([TINY, '--workdir=/proc/none'], 'cannot be written'),
     (['--config=configs/pg19.py', '--workdir={tmp}'], '--config.data.path=FOLDER'),

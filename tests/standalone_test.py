@@ -347,6 +347,12 @@ def test_a_wrong_state_says_what_is_needed():
             layer.apply(params, x, state)
 
 
+@pytest.mark.parametrize('number', [0, -1, 2.0, '2'])
+def test_a_wrong_number_of_rows_is_refused(number):
+    with pytest.raises(ValueError, match='must be a whole number of at least 1'):
+        small('local').start(number)
+
+
 def test_wrong_shapes_say_what_is_needed():
     layer, x = small('local'), inputs()[0]
     params = jax.jit(layer.init)(jax.random.key(0), x, layer.start(BATCH))
@@ -355,6 +361,7 @@ def test_wrong_shapes_say_what_is_needed():
         (dict(x=jnp.zeros((2, LENGTH, WIDTH + 1))), 'length, 16'),
         (dict(valid=jnp.ones((2, LENGTH))), 'valid is float32'),
         (dict(start=jnp.ones((1,), bool)), r'start is bool \[1\]: must be bool \[2\]'),
+        (dict(start=[True, False]), "start is of <class 'list'>: must be an array"),
     ):
         given = dict(x=x) | bad
         with pytest.raises(ValueError, match=message):

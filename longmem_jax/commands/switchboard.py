@@ -5,6 +5,7 @@ enough, --workdir=DIR. `longmem` is the same command. --mode=list shows configs,
 """
 
 import gc
+import math
 from typing import Any
 
 from absl import flags
@@ -39,6 +40,9 @@ def _define(flag: Flag) -> None:
         flags.DEFINE_integer(flag.name, flag.default, flag.help, **limits)
     elif flag.type is float:
         flags.DEFINE_float(flag.name, flag.default, flag.help, **limits)
+        flags.register_validator(
+            flag.name, lambda value: value is None or math.isfinite(value), 'must be a number'
+        )
     else:
         flags.DEFINE_string(flag.name, flag.default, flag.help)
 

@@ -3,6 +3,7 @@
 The rules of `config.model` are in `config.model_checks`; subjects bring those of their sections.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,6 +62,11 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
         problems.append(str(error))
     if config.data.source in TASKS:
         problems += under('config.data.task', TASKS[config.data.source].check(config.data.task))
+    if config.data.path and (config.data.source == 'stdlib' or config.data.source in TASKS):
+        problems.append(
+            f'config.data.path = {config.data.path!r}: data.source = {config.data.source!r} reads no '
+            'files; add --config.data.source=text, or leave the path out'
+        )
     if config.data.source in SOURCES and (check := SOURCES[config.data.source].check):
         problems += under('config.data.task', check(config.data.task))
     problems += (
@@ -337,6 +343,8 @@ def _generate(config: Any) -> list[str]:
     """Problems of the settings of text generation."""
     settings = config.generate
     problems = at_least(settings, 0, 'length', 'sample_length', 'temperature', 'top_k', 'beams')
+    if settings.temperature == math.inf:
+        problems.append('temperature = inf: must be a number')
     return under('config.generate', problems + between(settings, 0, 1, 'top_p'))
 
 

@@ -84,6 +84,7 @@ def require_updates(made: optax.GradientTransformation, params: Any, name: str) 
         jax.eval_shape(lambda p: made.update(p, made.init(p), p), params)
     except Exception as error:
         raise UsageError(
-            f'config.optimizer.name = {name!r}: an optax.GradientTransformation is needed whose update '
-            f'takes gradients, state and parameters ({type(error).__name__}: {error}).'
+            f'the optimizer {name!r}: an optax.GradientTransformation is needed, such as '
+            f'optax.adam(1e-3), whose update takes gradients, state and parameters '
+            f'({type(error).__name__}: {error}).'
         ) from error
