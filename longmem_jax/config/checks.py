@@ -65,7 +65,7 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
     if config.data.path and (config.data.source == 'stdlib' or config.data.source in TASKS):
         problems.append(
             f'config.data.path = {config.data.path!r}: data.source = {config.data.source!r} reads no '
-            'files; add --config.data.source=text, or leave the path out'
+            "files; add --config.data.source=text, or --config.data.path=''"
         )
     if config.data.source in SOURCES and (check := SOURCES[config.data.source].check):
         problems += under('config.data.task', check(config.data.task))
