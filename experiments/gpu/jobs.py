@@ -2,7 +2,7 @@
 
 import functools
 
-from experiments.gpu import agreement, attention, drawing, papers, steps, trainings
+from experiments.gpu import agreement, attention, drawing, hosts, papers, steps, trainings
 from experiments.gpu.job import Job
 from longmem_jax.testing import conformance
 
@@ -101,9 +101,17 @@ _ALL = (
         (('reward', 'test.reward', '.2f'), ('steps held, a layer', 'held.mean', '.1f')), seeded=True,
     ),
     Job(
-        'hosts', 'Does a memory help SmolLM2 at a window of 512?', 8,
-        trainings.host_cells, trainings.host,
-        (('bits/byte before', 'before', '.3f'), ('after', 'after', '.3f'), *BITS[1:]), seeded=True,
+        'hosts', 'Does a memory help SmolLM2 at a window of 512?', 8, hosts.cells, hosts.reading,
+        tuple(
+            (f'{when}{words}', f'parts.{when}.{end}', '.4f')
+            for when in ('before', 'after')
+            for end, words in ((8, ', to 4,096 tokens'), (32, ', to 16,384'), (128, ', to 65,536'))
+        ), seeded=True, beside=4,
+    ),
+    Job(
+        'keys', 'How many windows back does SmolLM2 with a memory find a key?', 8,
+        hosts.cells, hosts.keys,
+        tuple((f'{n} windows', f'right.{n}', '.0%') for n in hosts.WINDOWS), seeded=True, beside=4,
     ),
     Job(
         'long', 'How far do RULER and BABILong go, to ten million tokens?', 16,

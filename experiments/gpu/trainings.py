@@ -1,4 +1,4 @@
-"""Trainings of the suite: language models, hosts, tests at great lengths, the second reading."""
+"""Trainings of the suite: language models, tests at great lengths, the second reading."""
 
 import json
 import shutil
@@ -12,7 +12,6 @@ from experiments.hosts import scores
 from experiments.second_reading import rows
 from experiments.second_reading.__main__ import LENGTHS, Runs
 from longmem_jax.data import load
-from longmem_jax.hosts import grafting
 
 M = '--config.model'
 SAVED = '--config.checkpoint.every=500'
@@ -74,35 +73,14 @@ def language(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     flags = [*text(place, 'novels', 'code'), '--config.train.num_steps=1500', SAVED]
     flags += ['--config.optimizer.warmup_steps=150', '--config.train.evaluate_every=500']
     found = train(place, folder / 'run', 'comparison', variants, flags, int(seed))
-    return found | {'parts': {str(end): bits for end, bits in _after(folder / 'run')['parts']}}
+    return found | {'parts': {str(end): bits for end, bits in after(folder / 'run')['parts']}}
 
 
-def _after(folder: Path) -> dict[str, Any]:
+def after(folder: Path) -> dict[str, Any]:
     """Bits per byte by position of a finished training."""
     run = scores.experiment_of(folder)
     params, _ = run.restore_parameters()
     return scores.by_position(run, scores.evaluator_of(run), params)
-
-
-def host_cells(tiny: bool) -> list[str]:
-    """A pretrained decoder with nothing new, and with every memory that can be put into it."""
-    return seeds(['none', *([] if tiny else grafting.grafts())], 3, tiny)
-
-
-def host(place: Place, cell: str, folder: Path) -> dict[str, Any]:
-    """A host that sees 512 tokens, on novels: bits per byte by position before and after 400 steps."""
-    memory, seed = cell.split('/')
-    variants = f'memory={memory}'
-    if not place.tiny:
-        variants += f',path={place.brought("host.gguf")},segment=512'
-    flags = [*text(place, 'novels'), '--config.train.num_steps=400', SAVED]
-    flags += [] if place.tiny else [f'{M}.dtype=bfloat16']
-    found = train(place, folder / 'run' / seed, 'host', variants, flags, int(seed))
-    if place.tiny:  # a model of no folder, which knows nothing before
-        return found | {'after': _after(folder / 'run' / seed)['all']}
-    scores.positions(folder / 'run', [int(seed)])
-    parts = json.loads((folder / 'run' / seed / 'positions.json').read_text())
-    return found | {when: parts[when]['all'] for when in ('before', 'after')} | {'parts': parts}
 
 
 # Without those that need word lists.
