@@ -1,7 +1,8 @@
 """SmolLM2 with a memory at a window of 512 tokens: novels by position, and keys by windows.
 
-In all rows the decoder sees its segment, the one before, and the first tokens of the document; memories
-stand in six layers. So `window` is what the others must be better than, and `whole` sees 8,192 tokens.
+In all rows the decoder sees its segment, the one before, and the first tokens of the document. Memories
+stand in six layers, `hippocampus` in all. So `window` is what the others must be better than, and
+`whole` sees 8,192 tokens.
 """
 
 import json
@@ -27,10 +28,7 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
         f'memory=memorizing,layers={LAYERS}',
         (f'{M}.memorizing.memory_size={CONTEXT}',),
     ),
-    'hippocampus': (
-        f'memory=hippocampus,layers={LAYERS}',
-        (f'{M}.sinks.memory_length={WINDOW}',),
-    ),
+    'hippocampus': ('memory=hippocampus', (f'{M}.sinks.memory_length={WINDOW}',)),
     'gated_delta_net': (f'memory=gated_delta_net,beside,layers={LAYERS}', ()),
     'infini': (f'memory=infini,beside,layers={LAYERS}', ()),
     'compressive': (f'memory=compressive,layers={LAYERS}', ()),
