@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+import importlib.metadata
 import json
 import re
 import time
@@ -314,3 +315,12 @@ def test_kernels_of_all_layers_are_summed():
     events = [('product_1', 2.0), ('product_12', 4.0), ('add', 1.0), ('add', 1.0)]
     found = kernels.summed(events, calls=2)
     assert found == {'kernels': 2, 'kernels_ms': 4, 'top': [['product', 1, 3], ['add', 1, 1]]}
+
+
+def test_a_copy_that_is_not_installed_is_noticed_at_once(monkeypatch, tmp_path):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, 'version', missing)
+    with pytest.raises(SystemExit, match=r'First run: pip install .*-e \.'):
+        suite.main([f'--output={tmp_path}', '--tiny', '--minutes=1', '--only=goldens'])

@@ -12,6 +12,7 @@ says what the data folder has.
 """
 
 import argparse
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -20,10 +21,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments import provenance
 from experiments.gpu import process, table
 from experiments.gpu.job import ABSENT, DONE, FAILED, LONGEST, RUNS, STOPPED, Cell, Place
 from experiments.gpu.jobs import JOBS
-from longmem_jax import files
+from longmem_jax import files, registry
+from longmem_jax.errors import UsageError
 
 LOOKED = 0.2  # seconds between two looks at what runs
 SOME_MORE = 2  # processes that a cell may take beyond those of its minutes, before others go first
@@ -123,6 +126,16 @@ def require_gpu() -> None:
         )
 
 
+def require_installed() -> None:
+    """Ends the program where the package is not installed: cells would fail, some at their end."""
+    try:
+        provenance.of_run([], device='none')
+        registry.require_installed()
+    except (UsageError, importlib.metadata.PackageNotFoundError) as error:
+        install = 'pip install --no-deps --no-build-isolation --no-index -e .'
+        raise SystemExit(f'{error} First run: {install}') from error
+
+
 def parse(given: Sequence[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(
@@ -160,6 +173,7 @@ def main(given: Sequence[str] | None = None) -> None:
             print(f'{cell.label}, {minutes(cell):g} minutes: {cell.note(place)["state"]}')
         return
     if options.minutes > 0:
+        require_installed()
         if not options.tiny:
             require_gpu()
         run(cells, place, options.minutes, options.processes)

@@ -20,6 +20,7 @@ PER_WINDOW = 2000  # characters of a novel, about
 WINDOWS = {1: 64, 2: 64, 4: 64, 8: 64, 16: 64, 32: 64, 64: 32, 128: 32}  # documents
 
 WARM_UP = '--config.optimizer.warmup_steps=25'  # so that what the host knows is not lost at once
+REMAT = '--config.train.remat=True'  # the scores of 30 layers are 15 GB a segment of 8 lanes
 
 # Names to variants of `configs/host.py` and flags.
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -41,7 +42,9 @@ def cells(tiny: bool) -> list[str]:
     return seeds(list(ROWS)[: 1 if tiny else None], 3, tiny)
 
 
-def _train(place: Place, cell: str, folder: Path, more: list[str], kind: str = '') -> dict[str, Any]:
+def _train(
+    place: Place, cell: str, folder: Path, more: list[str], kind: str = ''
+) -> dict[str, Any]:
     """Trains a row with its memory, and its decoder a fifth as fast."""
     row, seed = cell.split('/')
     variants, flags = kind + ROWS[row][0], ROWS[row][1]
@@ -50,7 +53,7 @@ def _train(place: Place, cell: str, folder: Path, more: list[str], kind: str = '
     else:
         variants += f',path={place.brought("host.gguf")},segment={WINDOW}'
         flags += (f'{M}.dtype=bfloat16',)
-    flags += (WARM_UP,)
+    flags += (WARM_UP, REMAT)
     return train(place, folder, 'host', variants, [*more, *flags], int(seed))
 
 
@@ -66,7 +69,7 @@ def reading(place: Place, cell: str, folder: Path) -> dict[str, Any]:
 
 
 def keys(place: Place, cell: str, folder: Path) -> dict[str, Any]:
-    """Right answers by distance, after 300 steps of documents whose keys are up to 16 windows back."""
+    """Right answers by distance, after 200 steps of documents whose keys are up to 16 windows back."""
     flags, novels = [NO_SAMPLE, SAVED], folder / 'novels'
     if place.tiny:
         for split in SPLITS:

@@ -101,17 +101,17 @@ _ALL = (
         (('reward', 'test.reward', '.2f'), ('steps held, a layer', 'held.mean', '.1f')), seeded=True,
     ),
     Job(
-        'hosts', 'Does a memory help SmolLM2 at a window of 512?', 3, hosts.cells, hosts.reading,
+        'hosts', 'Does a memory help SmolLM2 at a window of 512?', 6, hosts.cells, hosts.reading,
         tuple(
             (f'{when}{words}', f'parts.{when}.{end}', '.4f')
             for when in ('before', 'after')
             for end, words in ((8, ', to 4,096 tokens'), (32, ', to 16,384'), (128, ', to 65,536'))
-        ), seeded=True, beside=8, timed=False,
+        ), seeded=True, beside=3,
     ),
     Job(
-        'keys', 'How many windows back does SmolLM2 with a memory find a key?', 3,
+        'keys', 'How many windows back does SmolLM2 with a memory find a key?', 6,
         hosts.cells, hosts.keys,
-        tuple((f'{n} windows', f'right.{n}', '.0%') for n in hosts.WINDOWS), seeded=True, beside=8, timed=False,
+        tuple((f'{n} windows', f'right.{n}', '.0%') for n in hosts.WINDOWS), seeded=True, beside=3,
     ),
     Job(
         'long', 'How far do RULER and BABILong go, to ten million tokens?', 16,
