@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from longmem_jax.kernels.fused_devices import compiled, on_devices
-from longmem_jax.kernels.fused_plan import LANES, NEVER_SINCE, Inputs, Plan
+from longmem_jax.kernels.fused_plan import LANES, NEVER_SINCE, READ, Inputs, Plan
 from longmem_jax.kernels.gpu import fused_attention as gpu
 from longmem_jax.kernels.tpu.fused_backward import backward
 from longmem_jax.kernels.tpu.fused_forward import forward
@@ -201,7 +202,7 @@ def _attend(plan: Plan, inputs: Inputs) -> jax.Array:
 
 
 def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, Any]:
-    out, sums = compiled(FORWARD, plan, inputs)
+    out, sums = (checkpoint_name(x, READ) for x in compiled(FORWARD, plan, inputs))
     return out, (inputs, out, sums)
 
 

@@ -13,6 +13,7 @@ from longmem_jax.kernels.pallas import pl
 
 LANES = 128  # of a vector register of a TPU
 NEVER_SINCE = 2**30  # `since` of a key that no query sees
+READ = 'fused_read'  # name, for policies of `jax.checkpoint`, of what a kernel gives
 
 
 @dataclasses.dataclass(frozen=True)

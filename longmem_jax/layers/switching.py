@@ -1,7 +1,8 @@
 """Attention to the used part of a long memory: one of a few static sizes, chosen on the device.
 
 The branches of one compiled program differ in how much they read. Each is recomputed in the
-backward pass, so that no residuals of the largest size are kept for the smallest. On a mesh that
+backward pass, so that no residuals of the largest size are kept for the smallest; what a fused kernel
+gives has the size of the queries, and is kept. On a mesh that
 shards batch rows (lanes), every device chooses for its own rows, independently of the others.
 
 A memory passes `read_memory` a pure function of the size, the parameters and the batch rows;
@@ -22,6 +23,7 @@ from flax.linen import module as linen_module
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES
+from longmem_jax.kernels.fused_plan import READ
 from longmem_jax.layers import low_rank
 
 
@@ -92,8 +94,10 @@ def switch(read: Bound, sizes: tuple[int, ...], needed: jax.Array, *operands: An
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _one_of(function: Bound, sizes: tuple[int, ...], index: jax.Array, *operands: Any) -> Any:
     """`function(size, *operands)` with the size number `index`."""
+    kept = jax.checkpoint_policies.save_only_these_names(READ)
     branches = [
-        jax.checkpoint(functools.partial(function, size), prevent_cse=False) for size in sizes
+        jax.checkpoint(functools.partial(function, size), prevent_cse=False, policy=kept)
+        for size in sizes
     ]
     # A mask that depends on parameters alone is the same in every segment. JAX would compute it before
     # the scan, in every size, and keep it for the backward pass. The barrier ties it to the state.

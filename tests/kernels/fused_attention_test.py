@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import subjaxprs
 
 from longmem_jax.attention import attend as attention
 from longmem_jax.attention import fused_rules
@@ -23,6 +24,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.kernels import fused_attention, fused_devices, fused_plan
 from longmem_jax.kernels.attention_products import mix
 from longmem_jax.kernels.gpu import by_distance
+from longmem_jax.layers.switching import bound, switch
 from tests.kernels.interpreted import interpret, normal
 
 BATCH, HEADS, WIDTH = 2, 2, 8
@@ -347,6 +349,34 @@ def test_is_lowered_for_gpus(monkeypatch):
         'fused_attention_keys',
         'fused_attention_queries',
     ]
+
+
+def read_last(size, queries, keys, values):
+    """Reads the last `size` keys."""
+    return fused_rules.attend(queries, keys[:, :, -size:], values[:, :, -size:], Rules(offset=9))
+
+
+def used_forward(program):
+    """How many forward kernels give what is used."""
+    used = {id(v) for each in program.eqns for v in each.invars} | {*map(id, program.outvars)}
+    found = [
+        each.primitive.name == 'pallas_call'
+        and 'fused_attention_forward' in str(each.params)
+        and any(id(v) in used for v in each.outvars)
+        for each in program.eqns
+    ]
+    return sum(found) + sum(map(used_forward, subjaxprs(program)))
+
+
+def test_is_not_run_again_for_the_derivatives_of_a_switch():
+    """`layers.switching` computes a branch again, but keeps what the kernel gives."""
+
+    def value(*arrays):
+        return switch(bound(read_last), (30, 40), jnp.int32(30), *arrays).sum()
+
+    program = jax.make_jaxpr(jax.grad(value, (0, 1, 2)))(*vectors()).jaxpr
+    # XLA leaves out a kernel of which nothing is used, JAX does not.
+    assert used_forward(program) == 2, 'once for each of two sizes; see `fused_plan.READ`'
 
 
 @SLOW
