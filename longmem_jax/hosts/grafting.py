@@ -387,6 +387,12 @@ def _keep_others(config: Any, chosen: Sequence[int], main: str, extra: int) -> N
         return
     grafted = ((name, entry.graft) for name, entry in LAYERS.items() if entry.graft)
     name, window_graft = next((name, graft) for name, graft in grafted if graft.window)
+    others = (each for i, each in enumerate(model.attention) if i not in chosen)
+    if name == main and 'full' in others:
+        raise UsageError(
+            'layers=: the other layers would read a window without the first tokens, which breaks a '
+            f'decoder; leave out layers=, so that all have that of {name!r}.'
+        )
     # Its fields are the memory's; what it keeps would not be of the text; or it has no gate, and other
     # layers of the host remember the first tokens.
     if name == main or extra or model.full.get('output_gate', False) or _recurrent(config):

@@ -53,6 +53,12 @@ def test_blocks_and_a_segment_end_within_the_context_of_a_host():
     assert blocks.sinks and blocks.near and blocks.gate == 'largest'
 
 
+@pytest.mark.parametrize('memory', ['sinks', 'hippocampus'])
+def test_the_window_itself_is_for_all_layers(memory):
+    with pytest.raises(UsageError, match="leave out layers=.*that of 'sinks'"):
+        get_config(f'memory={memory},layers=last', 'llama')
+
+
 def test_layers_without_the_memory_keep_the_first_tokens():
     """A pretrained decoder breaks when a window drops them."""
     host, _ = of_host('llama')
