@@ -18,7 +18,10 @@ from longmem_jax.standalone import make_layer as make_layer
 __version__: str
 
 class Settings(TypedDict, total=False):
-    """What every layer takes; a comment has the value of a setting that is not given."""
+    """What every layer takes; a comment has the value of a setting that is not given.
+
+    A layer that does not read a setting refuses other values of it.
+    """
 
     head_dim: int | None  # None
     name: str | None  # None

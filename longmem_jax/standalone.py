@@ -30,7 +30,7 @@ from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.dropout import Dropout
-from longmem_jax.memory.alone import Surrounded, apart, module, parts_of
+from longmem_jax.memory.alone import Surrounded, apart, module, parts_of, settings_read
 from longmem_jax.memory.checks import kernel_problems, layer_problems, size_problems
 from longmem_jax.memory.registry import ATTENTION, LAYERS
 from longmem_jax.problems import at_least, of_section
@@ -248,7 +248,7 @@ def make_layer(
       name: of the module within the one that owns it, as in linen.
       **others: fields of the memory, by default the paper's values, and further attributes of
         `ModelSettings`: dropout, attention_dropout, init_std (0 = d_model**-0.5), dtype,
-        and so on.
+        and so on; those that the layer does not read must have their defaults.
 
     Raises:
       UsageError: an unknown name (the nearest one is suggested), or invalid values (all at once).
@@ -280,10 +280,24 @@ def make_layer(
             problems += layer_problems(part, own, part.fields(), model, length)
         if not problems and memory in ATTENTION:
             problems = kernel_problems(ATTENTION, {memory: fields}, model)
+    if not problems:
+        settings['dtype'] = jnp.dtype(settings['dtype'])
+        made = memory, ModelSettings(**settings), tuple(fields.items())
+        problems = _unread(Layer(*made, parent=None), others)
     if problems:
         raise UsageError(f'{memory}: ' + '; '.join(problems))
-    settings['dtype'] = jnp.dtype(settings['dtype'])
-    return Layer(memory, ModelSettings(**settings), tuple(fields.items()), name=name)
+    return Layer(*made, name=name)
+
+
+def _unread(layer: Layer, given: dict[str, Any]) -> list[str]:
+    """Problems of settings that would change nothing."""
+    of_all = {'dropout', 'dtype', *dict(layer.fields)}  # so that most layers need not be traced
+    changed = [k for k in given if k not in of_all and _plain(given[k]) != OF_MODEL[k]]
+    return [
+        f'{name} = {given[name]!r}: this layer, with its other fields, does not read it; leave it out'
+        for name in changed
+        if name not in settings_read(layer)
+    ]
 
 
 def _require_known(memory: str, field: str, fields: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import longmem_jax
+from longmem_jax import standalone
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.nnx import wrap
@@ -27,8 +28,9 @@ def small(name, **changes):
     """The entry's layer at the sizes of its toy, through the public interface."""
     entry = LAYERS[name]
     make = getattr(longmem_jax, entry.layer.module.__name__)
-    fields = dict(num_heads=2) | entry.toy | changes
-    return make(d_model=WIDTH, head_dim=8, segment_length=LENGTH, init_std=0.3, **fields)
+    kernels = {} if name == 'product_key' else dict(init_std=0.3)  # tables of its own
+    fields = dict(num_heads=2) | kernels | entry.toy | changes
+    return make(d_model=WIDTH, head_dim=8, segment_length=LENGTH, **fields)
 
 
 def inputs(segments=3, seed=0):
@@ -296,6 +298,36 @@ def test_wrong_fields_are_one_message(arguments, message):
         longmem_jax.make_layer('infni', d_model=16, num_heads=2, segment_length=4)
     with pytest.raises(UsageError, match="'delta_net': a recipe of configs for the layer 'delta'"):
         longmem_jax.make_layer('delta_net', d_model=16, num_heads=2, segment_length=4)
+
+
+@pytest.mark.parametrize(
+    'name, unread, read',
+    [
+        (
+            'rwkv7',
+            dict(rotary_base=5e5, attention_dropout=0.1, norm='rmsnorm'),
+            dict(head_norm='rmsnorm'),
+        ),
+        (
+            'infini',
+            dict(cache_tokens=4, num_layers=2),
+            dict(attention_dropout=0.1, rotary_base=5e5),
+        ),
+        ('compressive', dict(rotary_base=5e5), dict(scale_scores=False)),
+        ('memory_tokens', dict(norm='rmsnorm'), dict(token_std=0.5)),
+        ('product_key', dict(init_std=0.5), dict(dropout=0.1)),
+    ],
+)
+def test_settings_that_a_layer_does_not_read_are_refused(name, unread, read):
+    """All at once, and none that it reads; their defaults change nothing and may be given."""
+    sizes = dict(d_model=16, num_heads=2, segment_length=4)
+    with pytest.raises(UsageError, match='does not read it; leave it out') as found:
+        longmem_jax.make_layer(name, **sizes, **unread, **read)
+    said = str(found.value)
+    assert all(f'{field} = ' in said for field in unread), 'memory.alone.settings_read missed one'
+    assert not any(f'{field} = ' in said for field in read), 'settings_read did not see a use'
+    defaults = {field: standalone.OF_MODEL[field] for field in unread}
+    assert longmem_jax.make_layer(name, **sizes, **read, **defaults).memory == name
 
 
 def test_a_mistyped_size_is_named():

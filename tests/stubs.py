@@ -42,7 +42,10 @@ __version__: str
 REQUIRED = inspect.Parameter.empty
 SETTINGS = '''\
 class Settings(TypedDict, total=False):
-    """What every layer takes; a comment has the value of a setting that is not given."""
+    """What every layer takes; a comment has the value of a setting that is not given.
+
+    A layer that does not read a setting refuses other values of it.
+    """
 '''
 # Sizes that are worked out from others where they are not given.
 OPTIONAL = ('head_dim', 'd_feed_forward')

@@ -1,12 +1,15 @@
 """Layers of the registry as they are used outside of this library's models."""
 
 import dataclasses
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 from longmem_jax.around import Run
 from longmem_jax.contract import Entry, Fields, ModelSettings, identity
@@ -122,3 +125,30 @@ def apart(entry: Entry, fields: Fields) -> tuple[dict[str, Any], ...]:
 def parts_of(entry: Entry) -> tuple[Entry, ...]:
     """The entry, and that of the attention layer inside of one that stands around blocks."""
     return (entry, LAYERS[entry.layer.inside[0]]) if entry.place == 'around' else (entry,)
+
+
+@functools.cache
+def settings_read(layer: Any) -> frozenset[str]:
+    """The settings that a `standalone.Layer` reads, with its fields as they are.
+
+    It is traced as in training: no table of layers can forget a setting, or one of a package's layer.
+    """
+    read = set()
+
+    class Watched(ModelSettings):
+        def __getattribute__(self, name: str) -> Any:
+            if sys._getframe(1).f_code.co_name not in ('replace', '_replace'):  # these read all
+                read.add(name)
+            return super().__getattribute__(name)
+
+    settings = layer.settings
+    watched = layer.clone(settings=Watched(**vars(settings)))
+
+    def call(key: jax.Array) -> Any:
+        state, _ = watched.init_with_output(key, 1, method='initial_state')
+        x = jnp.zeros((1, settings.segment_length, settings.d_model), settings.dtype)
+        keys = dict(params=key, dropout=key, memory=key)
+        return watched.init_with_output(keys, x, state, train=True)
+
+    jax.eval_shape(call, jax.random.key(0))
+    return frozenset(read)
