@@ -43,6 +43,9 @@ def __getattr__(name: str) -> Any:
             return getattr(module, name)
         if (memory := module.class_names().get(name)) is not None:
             return module.by_name(memory)
+        near = importlib.import_module('longmem_jax.errors').nearest(name, _names())
+        message = f'module {__name__!r} has no attribute {name!r}; {near}'.rstrip('; ')
+        raise AttributeError(message, name=name)  # without `obj`, or the interpreter repeats it
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

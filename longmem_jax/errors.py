@@ -84,9 +84,10 @@ def command_needs(name: str, package: str) -> None:
 
 
 def nearest(given: Any, allowed: Iterable[Any]) -> str:
-    """`did you mean 'x'? ` with the valid name nearest to `given`; empty if none is near."""
-    near = difflib.get_close_matches(str(given), [str(name) for name in allowed], n=1)
-    return f'did you mean {near[0]!r}? ' if near else ''
+    """`did you mean 'x'? ` with the valid name nearest to `given`, whatever its letters' case; or ''."""
+    names = {str(name).casefold(): str(name) for name in allowed}
+    near = difflib.get_close_matches(str(given).casefold(), names, n=1)
+    return f'did you mean {names[near[0]]!r}? ' if near else ''
 
 
 def unknown(what: str, given: Any, allowed: Iterable[Any]) -> str:

@@ -269,8 +269,9 @@ def test_names_are_all_and_documented():
         assert {'d_model', 'num_heads', 'segment_length', 'dtype', 'dropout'} <= set(parameters)
         assert 'Attributes' in make.__doc__ or name in ('NormalizedXL',)
     assert longmem_jax.__version__.count('.') == 2
-    with pytest.raises(AttributeError, match='no attribute'):
-        longmem_jax.InfinitAttention  # noqa: B018
+    for wrong, meant in (('InfinitAttention', 'InfiniAttention'), ('Rwkv7', 'RWKV7')):
+        with pytest.raises(AttributeError, match=f"attribute '{wrong}'; did you mean '{meant}'"):
+            getattr(longmem_jax, wrong)
 
 
 @pytest.mark.parametrize(
