@@ -4,22 +4,26 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
 from longmem_jax.commands.start_from import newest_parameters
-from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import opened, require_writable
+from longmem_jax.files import opened
 from longmem_jax.generation import cache
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader, fresh_state
-from longmem_jax.generation.text import NONE, TextStream, read_prompt, require_one_text
+from longmem_jax.generation.text import (
+    NONE,
+    TextStream,
+    read_prompt,
+    read_prompts,
+    require_one_text,
+)
 from longmem_jax.models.stack import context_of, has_table
 from longmem_jax.reporting.waiting import Waiting
 
@@ -222,9 +226,7 @@ def generate_all(
     Raises:
       UsageError: as in `generate`, another file, or one that cannot be written.
     """
-    if output:
-        require_writable(output, f'--output={output}')
-    examples = read_examples(Path(prompts).expanduser(), {'text': str})
+    examples = read_prompts(prompts, output)
     writer, found = Writer(experiment, options, load_state=load_state, template=template), []
     texts = [example['text'].encode('utf-8', 'replace') for example in examples]
     # At once for all, so that a prompt which is too long is said before hours of others.

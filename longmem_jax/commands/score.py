@@ -5,13 +5,11 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
 from longmem_jax.commands.start_from import newest_parameters
-from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
@@ -21,7 +19,13 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.files import opened, require_writable
 from longmem_jax.generation import cache, memory_file
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.generation.text import NONE, TextStream, read_prompt, require_one_text
+from longmem_jax.generation.text import (
+    NONE,
+    TextStream,
+    read_prompt,
+    read_prompts,
+    require_one_text,
+)
 from longmem_jax.models.stack import context_of
 from longmem_jax.reporting.waiting import Waiting
 
@@ -185,6 +189,8 @@ def score_all(
 ) -> list[TokenLosses]:
     """Scores the texts of a file of JSON lines, each by itself, and writes a line for each.
 
+    What all of them have together is said at the end.
+
     Args:
       experiment, load_state: as in `score`.
       prompts: the file; every line is an object with the field `text`.
@@ -198,9 +204,7 @@ def score_all(
     Raises:
       UsageError: as in `score`, or another file.
     """
-    if output:
-        require_writable(output, f'--output={output}')
-    examples = read_examples(Path(prompts).expanduser(), {'text': str})
+    examples = read_prompts(prompts, output)
     scorer, found = Scorer(experiment, load_state), []
     texts = [example['text'].encode('utf-8', 'replace') for example in examples]
     # All of them first: an earlier output is not replaced, and no hours are lost, by one of them.
@@ -224,6 +228,12 @@ def score_all(
             }
             print(json.dumps(example | numbers, ensure_ascii=False), file=file, flush=True)
             found.append(losses)
+    total = TokenLosses(
+        np.concatenate(encoded),
+        np.concatenate([each.nats for each in found]),
+        sum(each.num_bytes for each in found),
+    )
+    _say(f'step {scorer.step:,}, {len(found):,} texts: {in_short(total)}')
     return found
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
+from longmem_jax.files import require_writable
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.models.language_model import LanguageModel
 
@@ -38,6 +40,19 @@ def read_prompt(prompt: str | bytes) -> bytes:
         return Path(prompt[1:]).read_bytes()
     except (OSError, ValueError) as error:
         raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
+
+
+def read_prompts(prompts: str, output: str) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines with the field `text`, which are written to `output`.
+
+    Raises:
+      UsageError: the file cannot be read, or `output` not be written or named for columns.
+    """
+    if output.endswith('.tsv'):
+        raise UsageError(f'--output={output} with --prompts: JSON lines; end the name with .jsonl.')
+    if output:
+        require_writable(output, f'--output={output}')
+    return read_examples(Path(prompts).expanduser(), {'text': str})
 
 
 class TextStream:

@@ -104,9 +104,14 @@ def prompts(tmp_path):
     return path, lines
 
 
-def test_several_texts_are_scored_each_by_itself(experiment, prompts, tmp_path):
+def test_several_texts_are_scored_each_by_itself(experiment, prompts, tmp_path, capsys):
     path, lines = prompts
     found = score_all(experiment[0], str(path), output=str(tmp_path / 'out'))
+    nats = np.concatenate([each.nats for each in found])
+    total = (
+        f'3 texts: {nats.size} tokens, {nats.size} bytes: {nats.mean(dtype=float):.4f} nats/token'
+    )
+    assert f'[step 7, {total}' in capsys.readouterr().err, 'score_all says no total at its end'
     rows = [json.loads(line) for line in (tmp_path / 'out').read_text().splitlines()]
     assert [row['text'] for row in rows] == [line['text'] for line in lines] and rows[0]['id'] == 3
     alone = [score(experiment[0], line['text'], out=io.StringIO()) for line in lines]
@@ -186,6 +191,17 @@ def test_files_are_proved_writable_before_anything_is_read(tmp_path, call):
     for path in (tmp_path, tmp_path / 'none' / 'out'):
         with pytest.raises(UsageError, match='cannot be written'):
             call(None, str(path))
+
+
+@pytest.mark.parametrize('call', [
+    lambda path: score_all(None, 'x', output=path),
+    lambda path: generate.generate_all(None, 'x', {}, output=path),
+])  # fmt: skip
+def test_lines_of_json_are_not_written_to_a_file_of_columns(tmp_path, call):
+    with pytest.raises(
+        UsageError, match='.tsv with --prompts: JSON lines; end the name with .jsonl'
+    ):
+        call(str(tmp_path / 'out.tsv'))
 
 
 def test_no_text_is_one_message(experiment, tmp_path):
