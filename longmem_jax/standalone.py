@@ -152,6 +152,10 @@ class Layer(nn.Module):
                 f'x has shape {x.shape}: must be [batch, length, {width}] with at most {longest} '
                 'positions (segment_length)'
             )
+        if jnp.iscomplexobj(x):  # else its imaginary part would be lost
+            raise ValueError(
+                f'x is {x.dtype}: must be real, such as x.real and x.imag side by side'
+            )
         _require_auto(x)
         batch, length = x.shape[:2]
         takes_starts = getattr(type(self.inner), 'takes_starts', False)

@@ -392,6 +392,7 @@ def test_wrong_shapes_say_what_is_needed():
     for bad, message in (
         (dict(x=jnp.zeros((2, LENGTH + 1, WIDTH))), 'at most 4 positions'),
         (dict(x=jnp.zeros((2, LENGTH, WIDTH + 1))), 'length, 16'),
+        (dict(x=x.astype(complex)), 'x is complex.*: must be real'),
         (dict(valid=jnp.ones((2, LENGTH))), 'valid is float32'),
         (dict(start=jnp.ones((1,), bool)), r'start is bool \[1\]: must be bool \[2\]'),
         (dict(start=[True, False]), "start is of <class 'list'>: must be an array"),
