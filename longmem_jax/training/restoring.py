@@ -145,6 +145,13 @@ def _require_fits(
     if lines := structure.differences(saved, asked, part=part):
         more = f'\n  and {len(lines) - 10} more' if len(lines) > 10 else ''
         listed = '\n  '.join(lines[:10]) + more
+        if all(line.startswith('optimizer/') for line in lines):
+            raise UsageError(
+                f'{where} was saved with another optimizer than the one given. Go back to that one: the '
+                'same config.optimizer, or the same object as optimizer= of longmem_jax.train; or use '
+                'another --workdir, where config.train.start_from keeps what this run has learned. In '
+                f'its state:\n  {listed}'
+            )
         raise UsageError(
             f'{where} does not fit this configuration:\n  {listed}\nGo back to the config.optimizer and '
             'config.train that it was saved with, or use another --workdir.'

@@ -73,6 +73,9 @@ def test_an_optimizer_that_was_given_is_asked_for_again(run, texts):  # noqa: F8
         UsageError, match=r'to be given again: longmem_jax.train\(..., optimizer=...\)'
     ):
         longmem_jax.train(config, folder, changes=CHANGES)
+    changes = CHANGES | {'train.num_steps': 6}
+    with pytest.raises(UsageError, match='another optimizer .*same object as optimizer= .*start_from'):
+        longmem_jax.train(config, folder, changes=changes, optimizer=optax.sgd(1e-3, momentum=0.9))
 
 
 @pytest.mark.slow
