@@ -49,6 +49,13 @@ class UsageError(ValueError):
         super().__init__(visible(str(message), MESSAGE))
 
 
+def require_type(name: str, given: Any, types: Any, needed: str) -> None:
+    """Raises `UsageError` unless an argument has one of the types; `needed`: what to give."""
+    if not isinstance(given, types):
+        shown = visible(repr(given), 60)
+        raise UsageError(f'{name} = {shown} is of the type {type(given).__name__}: give {needed}.')
+
+
 @contextlib.contextmanager
 def require_extra(name: str, asker: str = '') -> Iterator[None]:
     """Imports what needs packages of an extra; raises `UsageError` with the extra if one is missing.

@@ -5,7 +5,7 @@ Each takes the folder of a run, as `--workdir=` does, and returns what the comma
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from longmem_jax.config import checks
 from longmem_jax.config.files import configure
 from longmem_jax.config.saved import saved_config
 from longmem_jax.devices import sharding
+from longmem_jax.errors import require_type
 from longmem_jax.evaluation.token_losses import TokenLosses
 from longmem_jax.experiment import Experiment, Hook
 from longmem_jax.files import nowhere
@@ -66,10 +67,13 @@ def train(
       KeyboardInterrupt: Ctrl-C was pressed; the run is saved, and the same call continues it. After
         SIGTERM the program ends in the same way.
     """
-    if optimizer is not None:
-        changes = {**(changes or {}), 'optimizer.name': GIVEN}
+    require_type('hooks', hooks, Iterable, 'a list of functions, such as [print]')
+    for hook in (hooks := tuple(hooks)):
+        require_type('a hook', hook, Callable, 'a function of step, group and values')
     made = configure(config, changes)
-    experiment = _experiment(made, workdir, writes=True, hooks=tuple(hooks), given=optimizer)
+    if optimizer is not None:
+        made = configure(made, {'optimizer.name': GIVEN})
+    experiment = _experiment(made, workdir, writes=True, hooks=hooks, given=optimizer)
     given_flags = dict(profile=True) if profile else {}
     mode = modes.choose('train', experiment.config, given_flags)
     ended = load(mode.function)(experiment, **given_flags)
@@ -124,18 +128,21 @@ def generate(
       UsageError: as the command's messages say.
     """
     # As fields of the configuration they are checked like those.
-    changes = {**(changes or {}), **{f'generate.{name}': each for name, each in options.items()}}
-    experiment, load_state = _of_run(workdir, changes), os.fsdecode(load_state)
+    fields = {f'generate.{name}': each for name, each in options.items()}
+    experiment, load_state = _of_run(workdir, changes, fields), _path('load_state', load_state)
+    save_state = _path('save_state', save_state)
     if not isinstance(prompt, str | bytes):
-        require_one_text('', 'several prompts', os.fsdecode(save_state))
+        require_type('prompt', prompt, Iterable, 'a text, or a list of texts')
+        require_one_text('', 'several prompts', save_state)
+        texts = [_bytes(each) for each in prompt]  # before any is continued
         writer = Writer(experiment, {}, load_state=load_state)
-        return [''.join(writer.pieces(writer.read(_bytes(each))[0])) for each in prompt]
+        return [''.join(writer.pieces(writer.read(text)[0])) for text in texts]
     with nowhere() as out:
         return generate_text(
             experiment,
             _bytes(prompt),
             {},
-            save_state=os.fsdecode(save_state),
+            save_state=save_state,
             load_state=load_state,
             out=out,
         )
@@ -163,20 +170,27 @@ def score(
         return score_text(
             _of_run(workdir, changes),
             _bytes(text),
-            load_state=os.fsdecode(load_state),
+            load_state=_path('load_state', load_state),
             out=out,
         )
 
 
+def _path(name: str, given: Folder) -> str:
+    require_type(name, given, str | bytes | os.PathLike, 'a path, as text or a pathlib.Path')
+    return os.fsdecode(given)
+
+
 def _bytes(text: str | bytes) -> bytes:
+    require_type('the text', text, str | bytes, 'text')
     return text if isinstance(text, bytes) else text.encode('utf-8', 'surrogateescape')
 
 
-def _of_run(workdir: Folder, changes: Mapping[str, Any] | None) -> Experiment:
-    """A run that is there, to read."""
-    return _experiment(
-        configure(saved_config(Path(os.fsdecode(workdir))), changes), workdir, writes=False
-    )
+def _of_run(
+    workdir: Folder, changes: Mapping[str, Any] | None, fields: Mapping[str, Any] | None = None
+) -> Experiment:
+    """A run that is there, to read; with changes, and then with further fields."""
+    saved = saved_config(Path(_path('workdir', workdir)))
+    return _experiment(configure(configure(saved, changes), fields), workdir, writes=False)
 
 
 def _experiment(
@@ -190,6 +204,6 @@ def _experiment(
     """What a mode is called with."""
     require_installed()
     checks.require_runnable(config, jax.device_count())
-    folder = prepare_workdir(os.fsdecode(workdir), trained=not writes, writes=writes)
+    folder = prepare_workdir(_path('workdir', workdir), trained=not writes, writes=writes)
     mesh = sharding.make_mesh(config.mesh.to_dict())
     return Experiment(config, folder, mesh, hooks, given)

@@ -1,5 +1,6 @@
 """A trained model for one's own code: `model, params, tokenizer = longmem_jax.load(workdir)`."""
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from longmem_jax.config import checks
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
+from longmem_jax.errors import require_type
 from longmem_jax.experiment import Experiment
 from longmem_jax.models.language_model import LanguageModel
 
@@ -38,6 +40,8 @@ def load(workdir: str | Path, at: int | None = None) -> Trained:
     Raises:
       UsageError: there is no run, or no checkpoint of it.
     """
+    require_type('workdir', workdir, str | os.PathLike, 'the folder of a run')
+    require_type('at', at, int | None, 'the step of a checkpoint')
     config = saved_config(workdir)
     config.mesh = ONE_DEVICE
     config.model.kernels = 'plain'

@@ -4,6 +4,7 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import ml_collections
 
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, require_type
 
 CONFIGS = Path(__file__).parents[1] / 'configs'
 
@@ -93,6 +94,11 @@ def configure(
     from longmem_jax.config import overrides
     from longmem_jax.config.saved import saved_config
 
+    needed = "a name such as 'quickstart', the path of a file, or a configuration"
+    require_type('config', config, str | os.PathLike | ml_collections.ConfigDict, needed)
+    require_type(
+        'changes', changes, Mapping | None, "a dictionary, such as {'train.num_steps': 200}"
+    )
     if isinstance(config, ml_collections.ConfigDict):
         made = config.copy_and_resolve_references()
     elif Path(config).suffix == '.json':

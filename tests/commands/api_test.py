@@ -74,7 +74,9 @@ def test_an_optimizer_that_was_given_is_asked_for_again(run, texts):  # noqa: F8
     ):
         longmem_jax.train(config, folder, changes=CHANGES)
     changes = CHANGES | {'train.num_steps': 6}
-    with pytest.raises(UsageError, match='another optimizer .*same object as optimizer= .*start_from'):
+    with pytest.raises(
+        UsageError, match='another optimizer .*same object as optimizer= .*start_from'
+    ):
         longmem_jax.train(config, folder, changes=changes, optimizer=optax.sgd(1e-3, momentum=0.9))
 
 
@@ -141,6 +143,29 @@ def test_modes_return_what_the_command_prints(run, capsys):
 def test_options_are_checked_like_fields(run, option, message):
     with pytest.raises(UsageError, match=message):
         longmem_jax.generate(run[0], 'alpha', **option)
+
+
+@pytest.mark.parametrize(
+    'call, message',
+    [
+        (lambda run: longmem_jax.train(None, run), "config = None .* a name such as 'quickstart'"),
+        (lambda run: longmem_jax.train('quickstart', None), 'workdir = None .* a path'),
+        (lambda run: longmem_jax.train('quickstart', run, hooks=print), 'hooks = .* a list of'),
+        (lambda run: longmem_jax.train('quickstart', run, hooks=[3]), 'a hook = 3 .* a function'),
+        (lambda run: longmem_jax.evaluate(run, changes='x=1'), "changes = 'x=1' .* a dictionary"),
+        (lambda run: longmem_jax.generate(run, 'a', changes='x=1'), "changes = 'x=1' .* a dictionary"),
+        (lambda run: longmem_jax.evaluate(run, 3), "split"),
+        (lambda run: longmem_jax.generate(run, 5), 'prompt = 5 .* a text, or a list'),
+        (lambda run: longmem_jax.generate(run, ['a', 5]), 'the text = 5 .* give text'),
+        (lambda run: longmem_jax.generate(run, 'a', save_state=5), 'save_state = 5 .* a path'),
+        (lambda run: longmem_jax.score(run, None), 'the text = None is of the type NoneType: give text'),
+        (lambda run: longmem_jax.load(None), 'workdir = None .* the folder of a run'),
+        (lambda run: longmem_jax.load(run, 'newest'), "at = 'newest' .* the step of a checkpoint"),
+    ],
+)  # fmt: skip
+def test_arguments_of_a_wrong_type_are_named(run, call, message):
+    with pytest.raises(UsageError, match=message):
+        call(run[0])
 
 
 def test_what_only_training_needs_is_not_asked_of_reading(run, texts, tmp_path):  # noqa: F811
