@@ -62,8 +62,12 @@ def layers_tables() -> list[str]:
             apart += ['', f'Fields of `{label}`:', '', *settings_table(name)]
         memory = f'[{name}](memories/{page}.md)' if page else name
         lines.append(_line(label, memory, told[f'model.{name}']))
-    lines += ['', 'Every layer takes these, all by name:', '', '| setting | default | meaning |']
-    lines.append('|---|---|---|')
+    lines += [
+        '',
+        'Every layer takes these by name, and refuses a value that it would not read:',
+        '',
+    ]
+    lines += ['| setting | default | meaning |', '|---|---|---|']
     required = dict.fromkeys(standalone.REQUIRED, 'required')
     for name, value in (required | {'head_dim': None} | standalone.OF_MODEL).items():
         default = value if name in required else f'`{value!r}`'

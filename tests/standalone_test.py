@@ -14,11 +14,10 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import longmem_jax
-from longmem_jax import standalone
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.nnx import wrap
-from longmem_jax.standalone import class_names
+from longmem_jax.standalone import OF_MODEL, class_names
 from tests.toys import OWN_CODE, drawn
 
 WIDTH, LENGTH, BATCH = 16, 4, 2
@@ -315,7 +314,6 @@ def test_wrong_fields_are_one_message(arguments, message):
             dict(attention_dropout=0.1, rotary_base=5e5),
         ),
         ('compressive', dict(rotary_base=5e5), dict(scale_scores=False)),
-        ('memory_tokens', dict(norm='rmsnorm'), dict(token_std=0.5)),
         ('product_key', dict(init_std=0.5), dict(dropout=0.1)),
     ],
 )
@@ -327,7 +325,7 @@ def test_settings_that_a_layer_does_not_read_are_refused(name, unread, read):
     said = str(found.value)
     assert all(f'{field} = ' in said for field in unread), 'memory.alone.settings_read missed one'
     assert not any(f'{field} = ' in said for field in read), 'settings_read did not see a use'
-    defaults = {field: standalone.OF_MODEL[field] for field in unread}
+    defaults = {field: OF_MODEL[field] for field in unread}
     assert longmem_jax.make_layer(name, **sizes, **read, **defaults).memory == name
 
 
