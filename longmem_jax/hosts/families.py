@@ -5,6 +5,7 @@ A family is a table, read by `model_fields` and `hosts`: none has code for its l
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -106,7 +107,12 @@ _SIZES = dict(
     intermediate_size=('d_feed_forward', int),
 )
 _LEARNED = dict(norm='layernorm', position='learned')
-_LLAMA: dict[str, Any] = dict(
+_INV_FREQ = (
+    r'(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq',
+    r'(model\.)?rotary_emb\.inv_freq',
+)
+_llama = functools.partial(
+    Family,
     architecture='LlamaForCausalLM',
     copied=_SIZES
     | dict(
@@ -123,13 +129,11 @@ _LLAMA: dict[str, Any] = dict(
     dense_bias=False,
     rotary={},
     kv_heads=0,
-    ignored=(
-        r'(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq',
-        r'(model\.)?rotary_emb\.inv_freq',
-    ),
+    ignored=_INV_FREQ,
 )
 # Layers with the family's own recurrence, and some with attention.
-_HYBRID: dict[str, Any] = _LLAMA | dict(
+_hybrid = functools.partial(
+    _llama,
     windows=layer_windows.hybrid,
     write_windows=layer_windows.write_hybrid,
     required=dict(attention_bias=(False,), hidden_act=('silu', 'swish')),
@@ -182,86 +186,65 @@ FAMILIES: dict[str, Family] = {
             r'(gpt_neox\.)?layers\.\d+\.attention\.rotary_emb\.inv_freq',
         ),
     ),
-    'llama': Family(
-        **_LLAMA
-        | dict(
-            dense_bias='mlp_bias',
-            attention_bias=('attention_bias', False),
-            windows=layer_windows.no_windows,
-        )
+    'llama': _llama(
+        dense_bias='mlp_bias',
+        attention_bias=('attention_bias', False),
+        windows=layer_windows.no_windows,
     ),
-    'mistral': Family(
-        **_LLAMA
-        | dict(
-            architecture='MistralForCausalLM',
-            kv_heads=8,
-            windows=layer_windows.all_sliding,
-            write_windows=layer_windows.write_all_sliding,
-        )
+    'mistral': _llama(
+        architecture='MistralForCausalLM',
+        kv_heads=8,
+        windows=layer_windows.all_sliding,
+        write_windows=layer_windows.write_all_sliding,
     ),
-    'qwen2': Family(
-        **_LLAMA
-        | dict(
-            architecture='Qwen2ForCausalLM',
-            attention_bias='qkv',
-            kv_heads=32,
-            windows=layer_windows.upper_sliding,
-            write_windows=layer_windows.write_upper_sliding,
-        )
+    'qwen2': _llama(
+        architecture='Qwen2ForCausalLM',
+        attention_bias='qkv',
+        kv_heads=32,
+        windows=layer_windows.upper_sliding,
+        write_windows=layer_windows.write_upper_sliding,
     ),
-    'qwen3': Family(
-        **_LLAMA
-        | dict(
-            architecture='Qwen3ForCausalLM',
-            fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
-            attention_bias=('attention_bias', False),
-            kv_heads=32,
-            head_dim=128,
-            windows=layer_windows.upper_sliding,
-            write_windows=layer_windows.write_upper_sliding,
-        )
+    'qwen3': _llama(
+        architecture='Qwen3ForCausalLM',
+        fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
+        attention_bias=('attention_bias', False),
+        kv_heads=32,
+        head_dim=128,
+        windows=layer_windows.upper_sliding,
+        write_windows=layer_windows.write_upper_sliding,
     ),
-    'qwen3_moe': Family(
-        **_LLAMA
-        | dict(
-            architecture='Qwen3MoeForCausalLM',
-            fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
-            rows=[*tables.LLAMA, *tables.EXPERTS],
-            attention_bias=('attention_bias', False),
-            kv_heads=4,
-            windows=layer_windows.upper_sliding,
-            write_windows=layer_windows.write_upper_sliding,
-            required=dict(use_sliding_window=(False,)),
-            experts=dict(num_experts=128, num_experts_per_tok=8, norm_topk_prob=False)
-            | dict(moe_intermediate_size=768),
-        )
+    'qwen3_moe': _llama(
+        architecture='Qwen3MoeForCausalLM',
+        fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
+        rows=[*tables.LLAMA, *tables.EXPERTS],
+        attention_bias=('attention_bias', False),
+        kv_heads=4,
+        windows=layer_windows.upper_sliding,
+        write_windows=layer_windows.write_upper_sliding,
+        required=dict(use_sliding_window=(False,)),
+        experts=dict(num_experts=128, num_experts_per_tok=8, norm_topk_prob=False)
+        | dict(moe_intermediate_size=768),
     ),
-    'qwen3_next': Family(
-        **_HYBRID
-        | dict(
-            architecture='Qwen3NextForCausalLM',
-            fixed=dict(norm='centred_rmsnorm', head_norm='centred_rmsnorm'),
-            rows=tables.QWEN3_NEXT,
-            rotary=dict(share=0.25),
-            kv_heads=2,
-            head_dim=256,
-            experts=dict(num_experts=512, num_experts_per_tok=10, norm_topk_prob=True)
-            | dict(moe_intermediate_size=512, shared_expert_intermediate_size=512),
-            own='qwen3_next',
-            output_gate=True,
-            ignored=(*_LLAMA['ignored'], r'mtp\..*'),
-        )
+    'qwen3_next': _hybrid(
+        architecture='Qwen3NextForCausalLM',
+        fixed=dict(norm='centred_rmsnorm', head_norm='centred_rmsnorm'),
+        rows=tables.QWEN3_NEXT,
+        rotary=dict(share=0.25),
+        kv_heads=2,
+        head_dim=256,
+        experts=dict(num_experts=512, num_experts_per_tok=10, norm_topk_prob=True)
+        | dict(moe_intermediate_size=512, shared_expert_intermediate_size=512),
+        own='qwen3_next',
+        output_gate=True,
+        ignored=(*_INV_FREQ, r'mtp\..*'),
     ),
-    'olmo_hybrid': Family(
-        **_HYBRID
-        | dict(
-            architecture='OlmoHybridForCausalLM',
-            fixed=dict(norm='rmsnorm', head_norm='joint_rmsnorm'),
-            rows=tables.OLMO_HYBRID,
-            rotary=dict(optional=True),
-            own='olmo_hybrid',
-            attention_norms_outputs=True,
-        )
+    'olmo_hybrid': _hybrid(
+        architecture='OlmoHybridForCausalLM',
+        fixed=dict(norm='rmsnorm', head_norm='joint_rmsnorm'),
+        rows=tables.OLMO_HYBRID,
+        rotary=dict(optional=True),
+        own='olmo_hybrid',
+        attention_norms_outputs=True,
     ),
     'bert': Family(
         architecture='BertModel',
