@@ -9,12 +9,14 @@ Two easier versions ask for the quadrant of the last collision, or of the last t
 colours.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section
 
@@ -162,24 +164,21 @@ def simulate(
     return frames, labels
 
 
-class Collision:
+class Collision(Drawn):
     """The simulations of a split as a corpus; see `data.corpus.Corpus`."""
 
-    def __init__(self, settings: Any, split: str, seed: int):
-        """Simulates nothing yet; `settings` is `config.data.task`."""
-        self._settings, self._split, self._seed = settings, split, seed
-        name = '' if split == 'train' else 'eval_'
-        self._count, self._steps = settings[f'{name}documents'], settings[f'{name}steps']
-        self.tokenizer = vocabulary(settings)
-        self._simulated: Any = None
+    vocabulary = staticmethod(vocabulary)
 
-    def __len__(self) -> int:
-        return self._count
+    @property
+    def _steps(self) -> int:
+        return self._settings['steps' if self._split == 'train' else 'eval_steps']
+
+    @functools.cached_property
+    def _simulated(self) -> tuple[np.ndarray, np.ndarray]:
+        random = np.random.default_rng([self._seed, SPLITS.index(self._split)])
+        return simulate(self._settings, self._count, self._steps, random)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        if self._simulated is None:
-            random = np.random.default_rng([self._seed, SPLITS.index(self._split)])
-            self._simulated = simulate(self._settings, self._count, self._steps, random)
         frames, labels = self._simulated
         asks_colours = self._settings['question'] == 'colours'
         answered = labels[index] > 0 if asks_colours else labels[index] < 255

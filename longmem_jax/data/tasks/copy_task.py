@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section
 
@@ -57,23 +57,16 @@ def _count(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarr
 RULES = {'count': _count}
 
 
-class Copy:
+class Copy(Drawn):
     """The documents of a split as a corpus; see `data.corpus.Corpus`."""
 
-    def __init__(self, settings: Any, split: str, seed: int):
-        """Draws nothing yet; `settings` is `config.data.task`."""
-        self._settings, self._seed, self._split = settings, seed, split
-        self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self.tokenizer = vocabulary(settings)
+    vocabulary = staticmethod(vocabulary)
 
     def _draw(self, index: int) -> tuple[int, int]:
         """Number of A's and length of the gap of a document."""
-        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
+        random = self._random(index)
         count = int(random.integers(1, self._settings['max_count'], endpoint=True))
         return count, int(random.integers(1, self._settings['span'], endpoint=True))
-
-    def __len__(self) -> int:
-        return self._count
 
     def __getitem__(self, index: int) -> TokenizedDocument:
         count, gap = self._draw(index)

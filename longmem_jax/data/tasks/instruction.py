@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.errors import UsageError
 from longmem_jax.problems import of_section
@@ -185,22 +185,13 @@ class _Walk:
         self._add(f'You go {self._pick(DIRECTIONS)} .')
 
 
-class Instruction:
+class Instruction(Drawn):
     """The documents of a split as a corpus; see `data.corpus.Corpus`."""
 
-    def __init__(self, settings: Any, split: str, seed: int):
-        """Generates nothing yet; `settings` is `config.data.task`."""
-        self._settings, self._seed, self._split = settings, seed, split
-        self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self.tokenizer = vocabulary(settings)
-
-    def __len__(self) -> int:
-        return self._count
+    vocabulary = staticmethod(vocabulary)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        walk = _Walk(
-            np.random.default_rng([self._seed, SPLITS.index(self._split), index]), self._settings
-        )
+        walk = _Walk(self._random(index), self._settings)
         for _ in range(self._settings['locations']):
             walk.visit()
         tokens, scored = [], []
@@ -212,7 +203,3 @@ class Instruction:
         return TokenizedDocument(
             tokens=np.asarray(tokens, np.int32), num_bytes=0, scored=np.asarray(scored, np.uint8)
         )
-
-    def lengths(self) -> np.ndarray:
-        """Tokens of every document, int64 [documents]; generates all of them."""
-        return np.asarray([len(self[i].tokens) for i in range(self._count)], np.int64)

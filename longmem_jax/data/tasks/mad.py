@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import at_least, of_section
 
@@ -123,24 +123,22 @@ def vocabulary(settings: Any) -> Vocabulary:
     return Vocabulary((*names, *(name for _, name in marks)), '_')
 
 
-class Mad:
+class Mad(Drawn):
     """The documents of a split as a corpus; see `data.corpus.Corpus`.
 
     Outside of training, keys of fuzzy recall have `key_length` words. An answer is a value, or all words
     after the mark; accuracy counts words.
     """
 
+    vocabulary = staticmethod(vocabulary)
+
     def __init__(self, settings: Any, split: str, seed: int):
         """Draws nothing yet; `settings` is `config.data.task`."""
-        self._settings, self._seed, self._split = settings, seed, split
-        self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self.tokenizer, self._words = vocabulary(settings), Words(settings)
-
-    def __len__(self) -> int:
-        return self._count
+        super().__init__(settings, split, seed)
+        self._words = Words(settings)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
+        random = self._random(index)
         kind, training = self._settings['kind'], self._split == 'train'
         if kind in ('recall', 'fuzzy'):
             text, asked = (

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.recall import between
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section
@@ -151,7 +151,7 @@ def _any_of_all(settings: Any, asked: np.ndarray) -> np.ndarray:
 RULES = {'look up': _look_up, 'any value': _any_value}
 
 
-class Mqar:
+class Mqar(Drawn):
     """The documents of a split as a corpus; see `data.corpus.Corpus`.
 
     Training draws a size uniformly from `sizes`, and a distance between the smallest and the largest so
@@ -159,19 +159,16 @@ class Mqar:
     accuracy and exact match are the same: the share of all questions answered.
     """
 
+    vocabulary = staticmethod(vocabulary)
+
     def __init__(self, settings: Any, split: str, seed: int):
         """Draws nothing yet; `settings` is `config.data.task`."""
-        self._settings, self._seed, self._split = settings, seed, split
-        self._count = settings['documents' if split == 'train' else 'eval_documents']
+        super().__init__(settings, split, seed)
         self._sizes, self._distances = as_sizes(settings['sizes']), as_distances(settings)
-        self.tokenizer = vocabulary(settings)
-
-    def __len__(self) -> int:
-        return self._count
 
     def _draw(self, index: int) -> tuple[np.random.Generator, int, int, int]:
         """Generator of a document, its length without the distance, its pairs, and the distance."""
-        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
+        random = self._random(index)
         drawn, distances = int(random.integers(len(self._sizes))), self._distances
         if self._split != 'train':
             cycle, drawn = divmod(index, len(self._sizes))

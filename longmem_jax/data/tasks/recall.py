@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section
 
@@ -121,7 +121,7 @@ def between(random: np.random.Generator, low: int, high: int) -> int:
     return int(np.exp(random.uniform(np.log(low + 1), np.log(high + 2)))) - 1
 
 
-class Recall:
+class Recall(Drawn):
     """The documents of a split as a corpus; see `data.corpus.Corpus`.
 
     Training draws distances between the smallest and the largest, uniformly, or with `spread = 'log'`
@@ -129,27 +129,20 @@ class Recall:
     short distances first. Evaluation cycles through the list.
     """
 
-    def __init__(self, settings: Any, split: str, seed: int):
-        """Draws nothing yet; `settings` is `config.data.task`."""
-        self._settings, self._seed, self._split = settings, seed, split
-        self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self._distances = tuple(int(number) for number in settings['distances'])
-        self.tokenizer = vocabulary(settings)
-
-    def __len__(self) -> int:
-        return self._count
+    vocabulary = staticmethod(vocabulary)
 
     def _draw(self, index: int) -> tuple[np.random.Generator, int, int]:
         """Generator of a document, its distance, and its number of fillers before the first key."""
-        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
-        low, high = self._distances[0], self._distances[-1]
+        random = self._random(index)
+        distances = tuple(int(number) for number in self._settings['distances'])
+        low, high = distances[0], distances[-1]
         if self._split == 'train':
             if self._settings.get('spread', 'even') == 'log':
                 distance = between(random, low, high)
             else:
                 distance = int(random.integers(low, high, endpoint=True))
         else:
-            distance = self._distances[index % len(self._distances)]
+            distance = distances[index % len(distances)]
         return random, distance, int(random.integers(0, self._settings['before'], endpoint=True))
 
     def __getitem__(self, index: int) -> TokenizedDocument:
@@ -198,7 +191,3 @@ class Recall:
         scored[-size:] = 1
         scored[-1] = 2
         return TokenizedDocument(tokens=tokens, num_bytes=0, scored=scored)
-
-    def lengths(self) -> np.ndarray:
-        """Tokens of every document, int64 [documents]."""
-        return np.asarray([len(self[index].tokens) for index in range(self._count)], np.int64)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section
 
@@ -69,20 +69,13 @@ def _count(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarr
 RULES = {'counts': _count}
 
 
-class Sorting:
+class Sorting(Drawn):
     """The sequences of a split as a corpus; see `data.corpus.Corpus`."""
 
-    def __init__(self, settings: Any, split: str, seed: int):
-        """Draws nothing yet; `settings` is `config.data.task`."""
-        self._settings, self._seed, self._split = settings, seed, split
-        self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self.tokenizer = vocabulary(settings)
-
-    def __len__(self) -> int:
-        return self._count
+    vocabulary = staticmethod(vocabulary)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
+        random = self._random(index)
         num_tokens, length = self._settings['num_tokens'], self._settings['length']
         first, last = (
             weights / weights.sum() for weights in random.integers(1, 10, (2, num_tokens))

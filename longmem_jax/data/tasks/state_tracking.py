@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section, rising
 
@@ -130,30 +130,21 @@ def _product(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.nda
 RULES = {'product': _product}
 
 
-class StateTracking:
+class StateTracking(Drawn):
     """The sequences of a split as a corpus; see `data.corpus.Corpus`.
 
     Training draws lengths uniformly between the least and the greatest of `lengths`; evaluation cycles
     through them.
     """
 
-    def __init__(self, settings: Any, split: str, seed: int):
-        """Draws nothing yet; `settings` is `config.data.task`."""
-        self._settings, self._seed, self._split = settings, seed, split
-        self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self._lengths = tuple(settings['lengths'])
-        self.tokenizer = vocabulary(settings)
-
-    def __len__(self) -> int:
-        return self._count
+    vocabulary = staticmethod(vocabulary)
 
     def _draw(self, index: int) -> tuple[np.random.Generator, int]:
         """Generator and length of a sequence."""
-        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
+        random, lengths = self._random(index), self._settings['lengths']
         if self._split == 'train':
-            low, high = self._lengths[0], self._lengths[-1]
-            return random, int(random.integers(low, high, endpoint=True))
-        return random, self._lengths[index % len(self._lengths)]
+            return random, int(random.integers(lengths[0], lengths[-1], endpoint=True))
+        return random, lengths[index % len(lengths)]
 
     def __getitem__(self, index: int) -> TokenizedDocument:
         random, length = self._draw(index)
