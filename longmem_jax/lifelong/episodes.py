@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from longmem_jax.errors import UsageError
-from longmem_jax.lifelong import episodic, schedule
+from longmem_jax.lifelong import episodic, schedule, steps
 from longmem_jax.lifelong.learner import Learner, LearnerState, Metrics
 from longmem_jax.lifelong.meta_gradient import (
     Batches,
@@ -31,7 +31,7 @@ from longmem_jax.lifelong.meta_gradient import (
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows, take
 from longmem_jax.problems import above, at_least, between
-from longmem_jax.training.step import all_finite, keep_finite
+from longmem_jax.training.step import keep_finite
 
 # The paper's values for text classification; for relations, a batch is 4 rows, `replay_every` 1,600.
 SETTINGS = dict(
@@ -288,28 +288,21 @@ def learn(
     there = (query < len(stream)) & complete & ~replays
     memory = _write(memory, query, chosen[-1:] & there)
     taken = complete & (replays | (query[0, 0] < len(stream)))
-    norm = optax.global_norm(found_gradient)
-    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    updates, optimizer = plan.optimizer.update(found_gradient, state.optimizer, state.params)
-    params = optax.apply_updates(state.params, updates)
-    finite &= all_finite(params, optimizer)
-    params, optimizer = keep_finite(
-        finite & taken, (params, optimizer), (state.params, state.optimizer)
-    )
-    finite |= ~taken
+    moved = steps.update(plan.optimizer, state.params, state.optimizer, found_gradient, loss, taken)
+    finite = moved.finite | ~taken
     read_rows = support.size + jnp.where(replays, 0, query.size)
     new = state.replace(
         step=state.step + 1,
         position=jnp.minimum(state.position + read_rows, len(stream)).astype(jnp.int32),
-        params=params,
-        optimizer=optimizer,
+        params=moved.params,
+        optimizer=moved.optimizer,
         memory=keep_finite(finite, memory, state.memory),
         skipped=jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32),
     )
     return new, {
         'loss': jnp.where(taken, loss, 0),
         'inner_loss': jnp.where(complete, given.loss.mean(), 0),
-        'grad_norm': jnp.where(taken, norm, 0),
+        'grad_norm': jnp.where(taken, moved.norm, 0),
         'replayed': jnp.where(replays & complete, plan.replayed if plan.settings.replay else 0, 0),
         'updates': (taken & finite).astype(jnp.int32),
         'skipped': new.skipped,

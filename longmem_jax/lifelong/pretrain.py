@@ -28,8 +28,8 @@ from longmem_jax.hosts import export
 from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.texts import Marked, Texts
 from longmem_jax.lifelong.rows import Inputs, inputs
+from longmem_jax.lifelong.steps import update
 from longmem_jax.problems import of_section
-from longmem_jax.training.step import all_finite, keep_finite
 
 SETTINGS = dict(
     vocab_size=8_000,  # of a WordPiece vocabulary that is learned from the texts
@@ -214,10 +214,8 @@ def train(
         (loss, parts), gradients = jax.value_and_grad(objective, has_aux=True)(
             params, encoder, texts, special, settings, reading
         )
-        updates, new_state = optimizer.update(gradients, state, params)
-        new = optax.apply_updates(params, updates), new_state
-        finite = jnp.isfinite(loss) & jnp.isfinite(optax.global_norm(gradients)) & all_finite(*new)
-        return *keep_finite(finite, new, (params, state)), parts
+        moved = update(optimizer, params, state, gradients, loss)
+        return moved.params, moved.optimizer, parts
 
     state, losses = optimizer.init(params), []
     placed = jnp.asarray(tokens)

@@ -1,5 +1,6 @@
 """What learners that read one batch after another share: the next rows, gradients, updates, answers."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from longmem_jax.lifelong.chunks import in_chunks
-from longmem_jax.lifelong.learner import LearnerState
+from longmem_jax.lifelong.learner import LearnerState, Metrics
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows, take
 from longmem_jax.training.step import all_finite, keep_finite
@@ -147,27 +148,29 @@ def new_state(
     )
 
 
-def advance(state: LearnerState, batch: Batch, finite: jax.Array, **changes: Any) -> LearnerState:
-    """The state after a batch; a step that was not finite is counted in `skipped`."""
-    return state.replace(
+def after(
+    network: Network, state: LearnerState, batch: Batch, result: Any, moved: Update, **changes: Any
+) -> tuple[LearnerState, Metrics]:
+    """The state after a batch, with its parameters as they were moved, and the scalars of the step.
+
+    A step that was not finite is counted in `skipped`. `right` is that of the answers before the rows
+    were learned, of which `result` has loss and scores.
+    """
+    state = state.replace(
         step=state.step + 1,
         position=state.position + batch.there.sum().astype(jnp.int32),
-        skipped=jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32),
+        skipped=jnp.where(moved.finite, 0, state.skipped + 1).astype(jnp.int32),
+        params=moved.params,
+        optimizer=moved.optimizer,
         **changes,
     )
-
-
-def metrics_of(
-    network: Network, batch: Batch, result: Any, state: LearnerState, norm: jax.Array
-) -> dict[str, jax.Array]:
-    """Scalars of a step: `right` is that of the answers before the rows were learned."""
     count = jnp.maximum(batch.there.sum(), 1)
     right = network.head.right(result.scores, batch.rows)
-    return {
+    return state, {
         'loss': result.loss,
         'right': jnp.where(batch.there, right, 0).sum() / count,
         'rows': batch.there.sum(),
-        'grad_norm': norm,
+        'grad_norm': moved.norm,
         'skipped': state.skipped,
     }
 
@@ -175,6 +178,11 @@ def metrics_of(
 def predict_rows(network: Network, params: Any, rows: Rows, size: int) -> Any:
     """Scores of any number of rows, leaves [rows, ...], `size` rows at a time, without dropout."""
     return in_chunks(lambda part: network.scores(params, part), size, rows)
+
+
+def as_learned(network: Network, size: int) -> Callable[..., Any]:
+    """`Learner.predict` by the parameters as they are."""
+    return lambda state, stream, rows, key: predict_rows(network, state.params, rows, size)
 
 
 def keys_of_rows(network: Network, params: Any, rows: Rows, size: int) -> jax.Array:

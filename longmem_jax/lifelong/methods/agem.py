@@ -112,16 +112,8 @@ def make(
             optimizer, state.params, state.optimizer, gradient, result.loss, rows.any
         )
         memory = selection.write_any(state, rows, moved.finite, settings['write_rate'])
-        state = steps.advance(
-            state, rows, moved.finite,
-            params=moved.params, optimizer=moved.optimizer, memory=memory,
-        )  # fmt: skip
-        metrics = steps.metrics_of(network, rows, result, state, moved.norm)
+        state, metrics = steps.after(network, state, rows, result, moved, memory=memory)
         return state, metrics | {'replayed': read, 'projected': projected, 'stored': memory.size}
-
-    def predict(state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> Any:
-        del stream, key
-        return steps.predict_rows(network, state.params, rows, batch)
 
     def schedule(num_rows: int) -> list[str]:
         count = schedules.stream_replays(sparse, batch, num_rows)
@@ -135,7 +127,7 @@ def make(
             f'{plan.shape[0] * plan.shape[1]} stored rows: {count} times in {num_rows} rows.'
         ]
 
-    return Learner(init, observe, predict, batch, schedule)
+    return Learner(init, observe, steps.as_learned(network, batch), batch, schedule)
 
 
 METHOD = Method(SETTINGS, check, make)

@@ -7,6 +7,7 @@ to its K nearest stored rows by L steps from the trained parameters, and reset a
 and adapts to random rows.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -109,6 +110,24 @@ def neighbours_of(
     return numbers, found
 
 
+def start(
+    network: Network, settings: Any, optimizer: optax.GradientTransformation, key: jax.Array
+) -> LearnerState:
+    """The state at the start of a stream, with a key network unless neighbours are random.
+
+    Raises:
+      UsageError: an encoder with fewer blocks than are to be adapted.
+    """
+    state = steps.new_state(key, network, optimizer)
+    adaptation.part_of(state.params, settings['adapted'])  # raises early
+    own, keyed = {'level': selection.start()}, settings['neighbours'] == 'nearest'
+    if keyed:
+        own['key_network'] = jax.tree.map(jnp.copy, state.params['encoder'])
+    width = network.encoder.width if keyed else 0
+    memory = episodic.empty(settings['capacity'], width, settings['key_type'])
+    return state.replace(memory=memory, own=own)
+
+
 def make(
     network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
 ) -> Learner:
@@ -121,16 +140,6 @@ def make(
     plan = replays.plan(sparse, batch) if settings['replay'] else None
     keyed = settings['neighbours'] == 'nearest'
 
-    def init(key: jax.Array) -> LearnerState:
-        state = steps.new_state(key, network, optimizer)
-        adaptation.part_of(state.params, settings['adapted'])  # raises early
-        own = {'level': selection.start()}
-        if keyed:
-            own['key_network'] = jax.tree.map(jnp.copy, state.params['encoder'])
-        width = network.encoder.width if keyed else 0
-        memory = episodic.empty(settings['capacity'], width, settings['key_type'])
-        return state.replace(memory=memory, own=own)
-
     def observe(state: LearnerState, stream: Rows) -> tuple[LearnerState, Metrics]:
         rows, result, moved, replayed = learn(
             network, settings, optimizer, plan, batch, state, stream
@@ -141,11 +150,8 @@ def make(
         memory, level = selection.write_chosen(
             state, rows, keys, result, moved, network, state.own['level'], settings
         )
-        state = steps.advance(
-            state, rows, moved.finite, params=moved.params, optimizer=moved.optimizer,
-            memory=memory, own=state.own | {'level': level},
-        )  # fmt: skip
-        metrics = steps.metrics_of(network, rows, result, state, moved.norm)
+        own = state.own | {'level': level}
+        state, metrics = steps.after(network, state, rows, result, moved, memory=memory, own=own)
         return state, metrics | {'replayed': replayed, 'stored': memory.size}
 
     def predict(state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> Any:
@@ -166,6 +172,7 @@ def make(
             f'adapted parameters: {settings["adapted"]}.',
         ]
 
+    init = functools.partial(start, network, settings, optimizer)
     return Learner(init, observe, predict, batch, schedule)
 
 

@@ -6,6 +6,7 @@ memory rather than others (`selection.py`). At test time the model is adapted on
 The authors released no code. Replayed rows make a step of their own, as in MbPA++.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import optax
 from longmem_jax.lifelong import adaptation, episodic, replays, selection, steps
 from longmem_jax.lifelong import schedule as schedules
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
-from longmem_jax.lifelong.methods.mbpa import local, neighbours_of, room_problem
+from longmem_jax.lifelong.methods.mbpa import local, neighbours_of, room_problem, start
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.problems import above, at_least, one_of
@@ -101,16 +102,6 @@ def make(
     plan = replays.plan(sparse, batch)
     training, testing = in_training(settings), at_test(settings)
 
-    def init(key: jax.Array) -> LearnerState:
-        state = steps.new_state(key, network, optimizer)
-        adaptation.part_of(state.params, settings['adapted'])  # raises early
-        own = {
-            'level': selection.start(),
-            'key_network': jax.tree.map(jnp.copy, state.params['encoder']),
-        }
-        memory = episodic.empty(settings['capacity'], network.encoder.width, settings['key_type'])
-        return state.replace(memory=memory, own=own)
-
     def meta(
         state: LearnerState, params: Any, stream: Rows, rows: steps.Batch, keys: jax.Array,
         dropout: jax.Array,
@@ -142,11 +133,8 @@ def make(
         memory, level = selection.write_chosen(
             state, rows, keys, result, moved, network, state.own['level'], settings
         )
-        state = steps.advance(
-            state, rows, moved.finite, params=moved.params, optimizer=moved.optimizer,
-            memory=memory, own=state.own | {'level': level},
-        )  # fmt: skip
-        metrics = steps.metrics_of(network, rows, result, state, moved.norm)
+        own = state.own | {'level': level}
+        state, metrics = steps.after(network, state, rows, result, moved, memory=memory, own=own)
         return state, metrics | {'replayed': replayed, 'stored': memory.size}
 
     def predict(state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> Any:
@@ -176,6 +164,7 @@ def make(
             f'{how}; adapted parameters: {settings["adapted"]}.',
         ]
 
+    init = functools.partial(start, network, _plain(settings), optimizer)
     return Learner(init, observe, predict, batch, schedule)
 
 

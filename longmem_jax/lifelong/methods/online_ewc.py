@@ -139,15 +139,8 @@ def make(
         after = state.position + rows.there.sum()
         due = (after // every > state.position // every) & (springs.rows > 0)
         springs = keep_finite(due, consolidate(springs, moved.params, settings['gamma']), springs)
-        state = steps.advance(
-            state, rows, moved.finite, params=moved.params, optimizer=moved.optimizer, own=springs
-        )
-        metrics = steps.metrics_of(network, rows, result, state, moved.norm)
+        state, metrics = steps.after(network, state, rows, result, moved, own=springs)
         return state, metrics | {'penalty': pull.value}
-
-    def predict(state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> Any:
-        del stream, key
-        return steps.predict_rows(network, state.params, rows, batch)
 
     def schedule(num_rows: int) -> list[str]:
         return [
@@ -156,7 +149,7 @@ def make(
             f'{num_rows // every} times.',
         ]
 
-    return Learner(init, observe, predict, batch, schedule)
+    return Learner(init, observe, steps.as_learned(network, batch), batch, schedule)
 
 
 METHOD = Method(SETTINGS, check, make)

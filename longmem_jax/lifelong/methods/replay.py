@@ -142,21 +142,13 @@ def make(
             network, settings, optimizer, plan, batch, state, stream
         )
         memory = selection.write_any(state, rows, moved.finite, settings['write_rate'])
-        state = steps.advance(
-            state, rows, moved.finite,
-            params=moved.params, optimizer=moved.optimizer, memory=memory,
-        )  # fmt: skip
-        metrics = steps.metrics_of(network, rows, result, state, moved.norm)
+        state, metrics = steps.after(network, state, rows, result, moved, memory=memory)
         return state, metrics | {'replayed': replayed, 'stored': memory.size}
-
-    def predict(state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> Any:
-        del stream, key
-        return steps.predict_rows(network, state.params, rows, batch)
 
     def schedule(num_rows: int) -> list[str]:
         return replays.lines(sparse, plan, batch, num_rows)
 
-    return Learner(init, observe, predict, batch, schedule)
+    return Learner(init, observe, steps.as_learned(network, batch), batch, schedule)
 
 
 METHOD = Method(SETTINGS, check, make)

@@ -38,19 +38,12 @@ def make(
         moved = steps.update(
             optimizer, state.params, state.optimizer, result.gradient, result.loss, rows.any
         )
-        state = steps.advance(
-            state, rows, moved.finite, params=moved.params, optimizer=moved.optimizer
-        )
-        return state, steps.metrics_of(network, rows, result, state, moved.norm)
-
-    def predict(state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> Any:
-        del stream, key
-        return steps.predict_rows(network, state.params, rows, batch)
+        return steps.after(network, state, rows, result, moved)
 
     def schedule(num_rows: int) -> list[str]:
         return [steps.schedule_line(num_rows, batch)]
 
-    return Learner(init, observe, predict, batch, schedule)
+    return Learner(init, observe, steps.as_learned(network, batch), batch, schedule)
 
 
 METHOD = Method(SETTINGS, check, make)
