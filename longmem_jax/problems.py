@@ -122,6 +122,12 @@ def one_of(fields: Mapping[str, Any], **allowed: Iterable[Any]) -> list[str]:
     ]
 
 
+def defaults_and_rules(**table: tuple[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two columns of a table of fields: defaults, and what `of_section` allows."""
+    defaults = {name: default for name, (default, _) in table.items()}
+    return defaults, {name: allowed for name, (_, allowed) in table.items()}
+
+
 def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[str]:
     """Problems of fields that are unknown, missing, or have the wrong type or size.
 

@@ -29,31 +29,21 @@ from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.texts import Marked, Texts
 from longmem_jax.lifelong.rows import Inputs, inputs
 from longmem_jax.lifelong.steps import update
-from longmem_jax.problems import of_section
+from longmem_jax.problems import defaults_and_rules, of_section
 
-SETTINGS = dict(
-    vocab_size=8_000,  # of a WordPiece vocabulary that is learned from the texts
-    max_length=128,  # tokens of a text; longer ones are cut into several
-    num_steps=20_000,
-    batch=64,
-    learning_rate=5e-4,  # highest; it rises for a tenth of the steps and falls to 0
-    weight_decay=0.01,
-    dropout=0.0,
-    share=0.15,  # of tokens that are predicted
-    bag_weight=1.0,  # of predicting all tokens of a text from its pooled vector
-    seed=0,
-)
-FIELDS = dict(
-    vocab_size=(257, 10**7),
-    max_length=(8, 2**15),
-    num_steps=(1, 10**9),
-    batch=(1, 10**6),
-    learning_rate=(0.0, 1.0),
-    weight_decay=(0.0, 1.0),
-    dropout=(0.0, 0.99),
-    share=(0.01, 0.99),
-    bag_weight=(0.0, 1e6),
-    seed=int,
+SETTINGS, FIELDS = defaults_and_rules(
+    # Of a WordPiece vocabulary that is learned from the texts.
+    vocab_size=(8_000, (257, 10**7)),
+    max_length=(128, (8, 2**15)),  # tokens of a text; longer ones are cut into several
+    num_steps=(20_000, (1, 10**9)),
+    batch=(64, (1, 10**6)),
+    # Highest; it rises for a tenth of the steps and falls to 0.
+    learning_rate=(5e-4, (0.0, 1.0)),
+    weight_decay=(0.01, (0.0, 1.0)),
+    dropout=(0.0, (0.0, 0.99)),
+    share=(0.15, (0.01, 0.99)),  # of tokens that are predicted
+    bag_weight=(1.0, (0.0, 1e6)),  # of predicting all tokens of a text from its pooled vector
+    seed=(0, int),
 )
 TO_MASK, TO_OTHER = 0.8, 0.1  # shares of the chosen tokens
 LOG_EVERY = 100

@@ -25,7 +25,7 @@ from longmem_jax.errors import UsageError, unknown
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.lifelong.stream import Task
-from longmem_jax.problems import of_section
+from longmem_jax.problems import defaults_and_rules, of_section
 
 CLASSES = 33
 
@@ -60,21 +60,13 @@ ORDERS = {
     'iii': ('yelp', 'yahoo', 'amazon', 'dbpedia', 'ag_news'),
     'iv': ('ag_news', 'yelp', 'amazon', 'yahoo', 'dbpedia'),
 }
-SETTINGS = dict(
-    rows=115_000,  # to train on, of every set
-    validation_rows=5_000,  # held out of the others of `train.csv`
-    test_rows=7_600,
-    max_length=128,  # tokens of a row, with its marks
-    cleaning='plain',  # or 'mll'
-    seed=42,  # of which rows are taken
-)
-FIELDS = dict(
-    rows=(1, 10**9),
-    validation_rows=(0, 10**9),
-    test_rows=(1, 10**9),
-    max_length=(8, 2**15),
-    cleaning=('plain', 'mll'),
-    seed=int,
+SETTINGS, FIELDS = defaults_and_rules(
+    rows=(115_000, (1, 10**9)),  # to train on, of every set
+    validation_rows=(5_000, (0, 10**9)),  # held out of the others of `train.csv`
+    test_rows=(7_600, (1, 10**9)),
+    max_length=(128, (8, 2**15)),  # tokens of a row, with its marks
+    cleaning=('plain', ('plain', 'mll')),  # or 'mll'
+    seed=(42, int),  # of which rows are taken
 )
 
 

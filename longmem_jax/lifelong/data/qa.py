@@ -31,7 +31,7 @@ from longmem_jax.errors import UsageError, say, unknown
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.lifelong.stream import Task
-from longmem_jax.problems import of_section
+from longmem_jax.problems import defaults_and_rules, of_section
 from longmem_jax.untrusted import json_file
 
 ORDERS = {
@@ -40,21 +40,13 @@ ORDERS = {
     'iii': ('trivia_web', 'trivia_wikipedia', 'squad', 'quac'),
     'iv': ('trivia_wikipedia', 'quac', 'trivia_web', 'squad'),
 }
-SETTINGS = dict(
-    rows=0,  # to train on, of every task; 0 = all
-    validation_rows=1_000,  # held out of the training file
-    test_rows=0,  # at most; 0 = all
-    max_length=384,  # tokens of a row, with its marks
-    max_question=64,  # tokens of a question
-    seed=42,  # of which rows are taken
-)
-FIELDS = dict(
-    rows=int,
-    validation_rows=int,
-    test_rows=int,
-    max_length=(16, 2**15 - 1),
-    max_question=(1, 2**14),
-    seed=int,
+SETTINGS, FIELDS = defaults_and_rules(
+    rows=(0, int),  # to train on, of every task; 0 = all
+    validation_rows=(1_000, int),  # held out of the training file
+    test_rows=(0, int),  # at most; 0 = all
+    max_length=(384, (16, 2**15 - 1)),  # tokens of a row, with its marks
+    max_question=(64, (1, 2**14)),  # tokens of a question
+    seed=(42, int),  # of which rows are taken
 )
 NO_ANSWER = 'CANNOTANSWER'
 # Characters of a document that are read per token of a row: more than any text needs.

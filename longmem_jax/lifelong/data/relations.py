@@ -23,34 +23,26 @@ from longmem_jax.lifelong import stream
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.heads import choose_from
 from longmem_jax.lifelong.rows import Rows
-from longmem_jax.problems import of_section
+from longmem_jax.problems import defaults_and_rules, of_section
 from longmem_jax.segment import NOTHING
 
 NAMES = 'relation_name.txt'
 FILES = {'train': ('training_data.txt', 'train.txt'), 'test': ('val_data.txt', 'test.txt')}
 NO_ANSWER = 'noNegativeAnswer'  # in place of the candidates of lines that are skipped
 KEPT = 2  # wrong candidates of a row that would have none
-SETTINGS = dict(
-    clusters='',  # file with the numbers of a cluster's relations per line; '' = by k-means
-    vectors='',  # GloVe's text file for k-means; '' = the vectors of the pretrained encoder's tokens
-    num_clusters=10,
-    rows=0,  # to train on; 0 = all
-    validation_rows=0,  # held out of the training file
-    test_rows=0,  # at most; 0 = all
-    max_length=64,  # tokens of a sentence with a relation, and their marks
-    only_seen=True,  # candidates to train on: those that a task so far has had, as published; or all
-    seed=0,  # of k-means and of which rows are taken
-)
-FIELDS = dict(
-    clusters=str,
-    vectors=str,
-    num_clusters=(1, 10**6),
-    rows=int,
-    validation_rows=int,
-    test_rows=int,
-    max_length=(8, 2**15),
-    only_seen=bool,
-    seed=int,
+SETTINGS, FIELDS = defaults_and_rules(
+    # File with the numbers of a cluster's relations per line; '' = by k-means.
+    clusters=('', str),
+    # GloVe's text file for k-means; '' = the vectors of the pretrained encoder's tokens.
+    vectors=('', str),
+    num_clusters=(10, (1, 10**6)),
+    rows=(0, int),  # to train on; 0 = all
+    validation_rows=(0, int),  # held out of the training file
+    test_rows=(0, int),  # at most; 0 = all
+    max_length=(64, (8, 2**15)),  # tokens of a sentence with a relation, and their marks
+    # Candidates to train on: those that a task so far has had, as published; or all.
+    only_seen=(True, bool),
+    seed=(0, int),  # of k-means and of which rows are taken
 )
 
 
