@@ -1,7 +1,6 @@
 """`--mode=evaluate`: scores a split with the newest checkpoint, with memory and with memory reset."""
 
 import contextlib
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +19,6 @@ from longmem_jax.generation import cache
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader
 from longmem_jax.models.kinds import KINDS
-from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.stack import has_table, is_plain
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -78,7 +76,8 @@ def evaluate(
     if load_state:
         one = jax.tree.map(lambda leaf: leaf[:1], initial)
         state, pending = state_file.load(load_state, one, about, params)
-        state = _finish_segment(model, params, state, pending)
+        # The tokens of an open segment are written as a short segment.
+        state = Reader(model, params, state, pending).close()
         initial = jax.tree.map(
             lambda leaf, like: jax.device_put(
                 np.broadcast_to(np.asarray(leaf), like.shape), like.sharding
@@ -118,8 +117,3 @@ def evaluate(
     if not KINDS[experiment.config.model.kind].by_example:  # rules read texts
         show_beside(progress, experiment, split)
     return results
-
-
-def _finish_segment(model: LanguageModel, params: Any, state: Any, pending: np.ndarray) -> Any:
-    """Writes the tokens of an open segment, int32 [1, n], to the memory as a short segment."""
-    return Reader(model, params, state, pending).close()

@@ -78,7 +78,9 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
         source = load_source(data, 'train')
         keep_word(path, word_on(data, source))
         learn(settings.kind, source, settings.size, path)
-    elif word_path(path).exists() and not _has_checkpoints(workdir):
+    elif word_path(path).exists() and not any(
+        each.name.isdigit() for each in named(workdir / 'checkpoints')
+    ):
         # A trained model needs its own vocabulary, also for other texts.
         require_same_data(path, word_on(data, load_source(data, 'train')))
     return load_tokenizer(settings.kind, path)
@@ -87,10 +89,6 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
 def _require_split(split: str) -> None:
     if split not in SPLITS:
         raise UsageError(unknown('--split', split, SPLITS))
-
-
-def _has_checkpoints(workdir: Path) -> bool:
-    return any(path.name.isdigit() for path in named(workdir / 'checkpoints'))
 
 
 def load(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:

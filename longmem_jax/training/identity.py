@@ -135,9 +135,8 @@ def require_same(
     require_format(saved, given, where)
     given = given | (going_on.same if going_on else {})
     # What only training needs is stored as well, under names of the configuration.
-    unread = (
-        () if going_on else [name for name in saved if name not in given and _of_training(name)]
-    )
+    of_training = () if going_on else ('config.train.', 'config.optimizer.')
+    unread = [name for name in saved if name not in given and name.startswith(of_training)]
     saved = {
         name: present(name, value) for name, value in saved.items() if name not in (*OWN, *unread)
     }
@@ -152,10 +151,6 @@ def require_same(
     if fields:
         lines = '\n  '.join(fields)
         raise UsageError(f'{where} belongs to another run:\n  {lines}\n{otherwise}')
-
-
-def _of_training(name: str) -> bool:
-    return name.startswith(('config.train.', 'config.optimizer.'))
 
 
 def other_data(saved: dict[str, Any], going_on: GoingOn, where: str) -> list[str]:

@@ -234,9 +234,10 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     until = settings['until']
     settings['until'] = (until,) if isinstance(until, str) else tuple(until)
     settings['until'] = tuple(stop for stop in settings['until'] if stop)
+    most = settings['max_gen_toks']
     for name, right, needed in (
         ('until', all(isinstance(stop, str) for stop in settings['until']), 'texts'),
-        ('max_gen_toks', _is_count(settings['max_gen_toks']), 'a whole number of tokens'),
+        ('max_gen_toks', isinstance(most, int) and most >= 0, 'a whole number of tokens'),
         ('temperature', settings['temperature'] >= 0, 'a number that is not negative'),
     ):
         if not right:
@@ -246,10 +247,6 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     elif not settings['temperature']:
         settings['temperature'] = 1.0
     return settings
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and value >= 0
 
 
 def task_manager(tasks: Sequence[str], include_path: str = '', local: bool = False) -> TaskManager:

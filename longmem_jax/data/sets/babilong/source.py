@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import Document, Source
+from longmem_jax.data.documents import Document
 from longmem_jax.data.sets.babilong.novels import Background, Novels, novels
 from longmem_jax.data.sets.babilong.players import ANSWER, QUESTION, players, said
 from longmem_jax.data.sets.babilong.stories import STORIES, Sample, story
 from longmem_jax.data.sets.babilong.streamed import Part, Streamed, part
 from longmem_jax.data.sets.babilong.text import asked, written
 from longmem_jax.data.sources import DataSource, Prompts
-from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.tokenizers import Bytes, Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.problems import of_section, rising
@@ -220,15 +219,6 @@ class _Texts:
         return Document(f'document {index}', ends.astype(np.uint8).tobytes())
 
 
-def _texts(data: Any, split: str) -> Source:
-    return _Texts(data, split)
-
-
-def _players(data: Any, tokenizer: Tokenizer) -> Players:
-    """The rules to compare models with."""
-    return players(data.task.name, tokenizer)
-
-
 def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
     """The test split, a length after another."""
     for length in data.task.lengths:
@@ -257,11 +247,11 @@ def _lines(documents: Documents) -> Iterator[dict[str, Any]]:
 
 
 SOURCE = DataSource(
-    _texts,
+    _Texts,
     Documents,
     check,
     sampled=False,
     scores='longmem_jax.commands.babilong:score',
-    players=_players,
+    players=lambda data, tokenizer: players(data.task.name, tokenizer),
     prompts=_prompts,
 )

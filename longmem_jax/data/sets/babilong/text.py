@@ -100,9 +100,6 @@ def label_match(output: str, outputs: Sequence[str]) -> bool:
     """
     answer, question = (text.lower() for text in outputs)
     said = output.lower().split('.')[0].split('<context>')[0].split('<example>')[0]
-    of_task = next(labels for labels in map(_lower, LABELS.values()) if answer in labels)
+    lower = ([label.lower() for label in labels] for labels in LABELS.values())
+    of_task = next(labels for labels in lower if answer in labels)
     return [label for label in of_task if label in said and label not in question] == [answer]
-
-
-def _lower(words: Iterable[str]) -> list[str]:
-    return [word.lower() for word in words]

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.documents import First, Source
 from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, PieceCorpus, PieceTexts
 from longmem_jax.data.sets.ruler import needles
@@ -34,7 +33,6 @@ from longmem_jax.data.sets.ruler.sizes import (
 )
 from longmem_jax.data.sets.ruler.variables import Variables
 from longmem_jax.data.sources import DataSource, Prompts
-from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.problems import of_section, rising
@@ -263,15 +261,6 @@ def samples_of(data: Any, split: str, tokenizer: Tokenizer) -> Samples:
     return Samples(data, split, lambda text: len(tokenizer.encode(text.encode())))
 
 
-def _corpus(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:
-    return PieceCorpus(Documents(samples_of(data, split, tokenizer)), tokenizer)
-
-
-def _players(data: Any, tokenizer: Tokenizer) -> Players:
-    """The rules to compare models with."""
-    return players(family_of(data), tokenizer)
-
-
 def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
     """The test split, a length after another, with the fields of the released files."""
     for length in data.task.lengths:
@@ -289,4 +278,11 @@ def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
         )  # fmt: skip
 
 
-SOURCE = DataSource(_texts, _corpus, check, sampled=False, players=_players, prompts=_prompts)
+SOURCE = DataSource(
+    _texts,
+    lambda data, split, tokens: PieceCorpus(Documents(samples_of(data, split, tokens)), tokens),
+    check,
+    sampled=False,
+    players=lambda data, tokenizer: players(family_of(data), tokenizer),
+    prompts=_prompts,
+)
