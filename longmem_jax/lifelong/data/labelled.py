@@ -1,6 +1,7 @@
 """Data sets of lifelong learning, by names of `config.data.source`: their tasks, orders and head."""
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -81,21 +82,11 @@ class LabelledSet(NamedTuple):
     tasks: Callable[[Wanted], Asked]
 
 
-def _classification_read(data: Any) -> Read:
-    found = classification.read(data.path, data.task)
-    return Read(lambda: classification.training_texts(found), found)
-
-
 def _classification(wanted: Wanted) -> Asked:
     length = wanted.data.task.max_length
     tasks = classification.tasks(wanted.content, wanted.tokenizer, length)
     names = stream.named_order(classification.ORDERS, wanted.order)
     return Asked(tasks, names, Classes(classification.CLASSES))
-
-
-def _qa_read(data: Any) -> Read:
-    found = qa.read(data.path, data.task)
-    return Read(lambda: qa.training_texts(found), found)
 
 
 def _qa(wanted: Wanted) -> Asked:
@@ -104,11 +95,6 @@ def _qa(wanted: Wanted) -> Asked:
     return Asked(
         tasks, stream.named_order(qa.ORDERS, wanted.order), SpanHead(settings.max_question)
     )
-
-
-def _relations_read(data: Any) -> Read:
-    found = relations.read(data.path, data.task)
-    return Read(lambda: relations.training_texts(found), found)
 
 
 def _relations(wanted: Wanted) -> Asked:
@@ -124,14 +110,19 @@ def _relations(wanted: Wanted) -> Asked:
     return Asked(tasks, tuple(tasks), Candidates(encoded.names))
 
 
+def _set(module: ModuleType, tasks: Callable[[Wanted], Asked]) -> LabelledSet:
+    """The data set of a module, by the names that every one of them has."""
+
+    def read(data: Any) -> Read:
+        found = module.read(data.path, data.task)
+        return Read(lambda: module.training_texts(found), found)
+
+    orders = getattr(module, 'ORDERS', {})
+    return LabelledSet(module.SETTINGS, module.check, orders, read, tasks)
+
+
 LABELLED: dict[str, LabelledSet] = {
-    'classification': LabelledSet(
-        classification.SETTINGS,
-        classification.check,
-        classification.ORDERS,
-        _classification_read,
-        _classification,
-    ),
-    'qa': LabelledSet(qa.SETTINGS, qa.check, qa.ORDERS, _qa_read, _qa),
-    'relations': LabelledSet(relations.SETTINGS, relations.check, {}, _relations_read, _relations),
+    'classification': _set(classification, _classification),
+    'qa': _set(qa, _qa),
+    'relations': _set(relations, _relations),
 }
