@@ -12,7 +12,8 @@ from longmem_jax.agents import playing
 from longmem_jax.agents.build import Built
 from longmem_jax.agents.environments import drawing
 from longmem_jax.agents.learning import AgentState
-from longmem_jax.agents.task import AgentTask, finish, make_tester, require_one_process
+from longmem_jax.agents.task import AgentTask, finish, make_tester
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
@@ -23,7 +24,7 @@ from longmem_jax.training.checkpoint import newest
 
 def make(experiment: Experiment) -> Built:
     """The agent and its environment; raises `UsageError` with all problems."""
-    require_one_process()
+    sharding.require_one_process('reinforcement learning')
     built = Built(experiment.config, experiment.mesh)
     _ = built.environment
     return built

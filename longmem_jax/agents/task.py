@@ -11,15 +11,15 @@ from longmem_jax.agents import figures
 from longmem_jax.agents.build import Built
 from longmem_jax.agents.learning import UNREAD, AgentState
 from longmem_jax.agents.testing import Tester, in_short
+from longmem_jax.commands.train import layer_warnings
 from longmem_jax.config import saved
-from longmem_jax.devices import sharding
 from longmem_jax.experiment import has_branches, step_flops
-from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.reporting.figures import save
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import METRICS, Writer
 from longmem_jax.training.job import Plan, Step
 
+NOT_LEARNED = 'this share of steps is not learned from: raise config.reinforcement.starts'
 EVALUATED = 3  # folded into the key of the run for episodes that nothing is learned from
 
 
@@ -48,7 +48,7 @@ class AgentTask:
             evaluate_every=config.train.evaluate_every,
             max_bad_steps=config.train.max_bad_steps,
             remedy='lower config.optimizer.learning_rate, or set config.optimizer.clip_norm',
-            warnings=_warnings(config.model),
+            warnings={UNREAD: NOT_LEARNED} | layer_warnings(config.model),
         )
         self.abstract_state = built.abstract_state
 
@@ -161,19 +161,3 @@ def told(found: dict[str, float]) -> str:
         f'reward {found["reward"]:.3f} +- {found["reward_error"]:.3f}, '
         f'{found["length"]:.1f} steps{rest}'
     )
-
-
-def _warnings(model: Any) -> dict[str, str]:
-    """`Plan.warnings` of the layers of `config.model`."""
-    of_layers = {
-        f'memory/{metric}': f'config.model.{name}: {text}'
-        for name in sorted(used(model))
-        for metric, text in LAYERS[name].recipe.warnings.items()
-    }
-    unread = 'this share of steps is not learned from: raise config.reinforcement.starts'
-    return {UNREAD: unread, **of_layers}
-
-
-def require_one_process() -> None:
-    """Raises `UsageError` if the run has several processes."""
-    sharding.require_one_process('reinforcement learning')

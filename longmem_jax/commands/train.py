@@ -135,7 +135,7 @@ class LanguageModelTask:
             max_bad_steps=train.max_bad_steps,
             remedy='lower config.optimizer.learning_rate, add warm-up or clipping, or use '
             "config.model.dtype='float32'",
-            warnings=_warnings(experiment.config.model),
+            warnings=layer_warnings(experiment.config.model),
             best=best,
             higher=bool(best) and METRICS[best].higher,
             patience=train.patience,
@@ -280,7 +280,7 @@ class LanguageModelTask:
         return sample
 
 
-def _warnings(model: Any) -> dict[str, str]:
+def layer_warnings(model: Any) -> dict[str, str]:
     """`Plan.warnings` of the layers of `config.model`."""
     return {
         f'memory/{metric}': f'config.model.{name}: {text}'

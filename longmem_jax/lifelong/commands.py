@@ -5,12 +5,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.lifelong import settings
 from longmem_jax.lifelong.build import Built
 from longmem_jax.lifelong.learner import LearnerState
-from longmem_jax.lifelong.task import LifelongTask, Tests, finish, require_one_process
+from longmem_jax.lifelong.task import LifelongTask, Tests, finish
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.training import runner
@@ -19,7 +20,7 @@ from longmem_jax.training.checkpoint import newest
 
 def _built(experiment: Experiment, progress: Progress) -> Built:
     settings.require(experiment.config)
-    require_one_process()
+    sharding.require_one_process('lifelong learning')
     return Built(experiment.config, experiment.workdir, experiment.mesh, progress.say)
 
 

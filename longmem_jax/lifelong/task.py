@@ -10,7 +10,6 @@ import numpy as np
 
 from longmem_jax import files, stopping
 from longmem_jax.config import saved
-from longmem_jax.devices import sharding
 from longmem_jax.lifelong import figures, metrics
 from longmem_jax.lifelong.build import Built
 from longmem_jax.lifelong.learner import LearnerState
@@ -249,8 +248,3 @@ def finish(
         told = ', '.join(f'{name} {100 * value:.2f}' for name, value in numbers.items())
         progress.say(f'over time, %: {told}')
     return result
-
-
-def require_one_process() -> None:
-    """Raises `UsageError` if the run has several processes."""
-    sharding.require_one_process('lifelong learning')
