@@ -9,6 +9,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+# Options of the core's modes with texts, and of those that draw some.
+TEXTS = ('prompt', 'prompts', 'output', 'save_state', 'load_state')
+DRAWN = ('length', 'temperature', 'top_k', 'top_p', 'beams', 'seed')
+
 
 @dataclasses.dataclass(frozen=True)
 class Flag:

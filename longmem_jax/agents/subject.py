@@ -1,8 +1,11 @@
 """What agents bring; see `subject.Subject`."""
 
+import functools
+
 from longmem_jax.subject import Mode, Section, Subject
 
-SECTION = 'reinforcement'
+SECTION, COMMANDS = 'reinforcement', 'longmem_jax.agents.commands'
+_mode = functools.partial(Mode, section=SECTION, writes=True)
 SUBJECT = Subject(
     about='agents that learn from rewards, with a memory of what they observed',
     sections={
@@ -10,32 +13,13 @@ SUBJECT = Subject(
             'longmem_jax.agents.section:section',
             'environment',
             open=True,
-            lower='longmem_jax.agents.commands:lower',
+            lower=f'{COMMANDS}:lower',
         )
     },
     modes=(
-        Mode(
-            'train',
-            'longmem_jax.agents.commands:train',
-            ('profile', 'tracker'),
-            section=SECTION,
-            trained=False,
-            writes=True,
-        ),
-        Mode(
-            'evaluate',
-            'longmem_jax.agents.commands:evaluate',
-            ('split',),
-            section=SECTION,
-            writes=True,
-        ),
-        Mode(
-            'play',
-            'longmem_jax.agents.commands:play_from_flags',
-            ('seed', 'temperature'),
-            section=SECTION,
-            writes=True,
-        ),
+        _mode('train', f'{COMMANDS}:train', ('profile', 'tracker'), trained=False),
+        _mode('evaluate', f'{COMMANDS}:evaluate', ('split',)),
+        _mode('play', f'{COMMANDS}:play_from_flags', ('seed', 'temperature')),
     ),
     kinds={'agent': 'longmem_jax.agents.model:KIND'},
     checks=('longmem_jax.agents.section:check',),

@@ -8,7 +8,7 @@ from typing import Any
 
 from longmem_jax.errors import UsageError
 from longmem_jax.registry import SUBJECTS
-from longmem_jax.subject import Flag, Mode
+from longmem_jax.subject import DRAWN, TEXTS, Flag, Mode
 
 FLAGS = {
     flag.name: flag
@@ -34,8 +34,6 @@ FLAGS = {
              'train for build_datastore, all three for tokenize.'),
     )
 }  # fmt: skip
-TEXTS = ('prompt', 'prompts', 'output', 'save_state', 'load_state')
-DRAWN = ('length', 'temperature', 'top_k', 'top_p', 'beams', 'seed')
 HERE = 'longmem_jax.commands'
 # 'compile' and 'list' are not here: they need neither data nor a workdir.
 OWN = (

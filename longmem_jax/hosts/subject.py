@@ -1,6 +1,6 @@
 """What pretrained models bring; see `subject.Subject`."""
 
-from longmem_jax.subject import Flag, Mode, Subject
+from longmem_jax.subject import DRAWN, TEXTS, Flag, Mode, Subject
 
 CHAT = Flag(
     'chat', False, 'generate: the prompt is what a user says; answer by the chat template.', bool
@@ -24,22 +24,9 @@ SUBJECT = Subject(
         Mode(
             'generate',
             'longmem_jax.hosts.commands.chat:from_flags',
-            (
-                'prompt',
-                'prompts',
-                'output',
-                'save_state',
-                'load_state',
-                'length',
-                'temperature',
-                'top_k',
-                'top_p',
-                'beams',
-                'seed',
-                CHAT,
-            ),
+            (*TEXTS, *DRAWN, CHAT),
             option='chat',
-        ),  # fmt: skip
+        ),
         Mode(
             'export',
             'longmem_jax.hosts.commands.export:export',

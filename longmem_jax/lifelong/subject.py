@@ -1,8 +1,11 @@
 """What lifelong learning brings; see `subject.Subject`."""
 
+import functools
+
 from longmem_jax.subject import Mode, Section, Subject
 
-SECTION = 'lifelong'
+SECTION, COMMANDS = 'lifelong', 'longmem_jax.lifelong.commands'
+_mode = functools.partial(Mode, section=SECTION, writes=True)
 SUBJECT = Subject(
     about='tasks one after another, with methods against forgetting',
     sections={
@@ -11,25 +14,12 @@ SUBJECT = Subject(
             'method',
             open=True,
             gone=('faiss_rows', 'faiss_probe'),
-            lower='longmem_jax.lifelong.commands:lower',
+            lower=f'{COMMANDS}:lower',
         )
     },
     modes=(
-        Mode(
-            'train',
-            'longmem_jax.lifelong.commands:train',
-            ('profile', 'tracker'),
-            section=SECTION,
-            trained=False,
-            writes=True,
-        ),
-        Mode(
-            'evaluate',
-            'longmem_jax.lifelong.commands:evaluate',
-            ('split',),
-            section=SECTION,
-            writes=True,
-        ),
+        _mode('train', f'{COMMANDS}:train', ('profile', 'tracker'), trained=False),
+        _mode('evaluate', f'{COMMANDS}:evaluate', ('split',)),
     ),
     checks=('longmem_jax.lifelong.section:check',),
     commands=('longmem_jax.lifelong.pretrain_encoder',),

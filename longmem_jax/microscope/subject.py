@@ -1,6 +1,6 @@
 """What the microscope brings; see `subject.Subject`."""
 
-from longmem_jax.subject import Flag, Mode, Subject
+from longmem_jax.subject import TEXTS, Flag, Mode, Subject
 
 READS = Flag('reads', 2000, 'inspect: the last tokens for which what they read is kept.', int, 0)
 BESIDE = Flag(
@@ -12,7 +12,7 @@ SUBJECT = Subject(
         Mode(
             'inspect',
             'longmem_jax.microscope.inspect:from_flags',
-            ('prompt', 'prompts', 'output', 'save_state', 'load_state', READS, BESIDE),
+            (*TEXTS, READS, BESIDE),
         ),
     ),
 )

@@ -1,40 +1,24 @@
 """What retrieval brings; see `subject.Subject`."""
 
+import functools
+
 from longmem_jax.subject import Mode, Section, Subject
 
-SECTION = 'retrieval'
+SECTION, HERE = 'retrieval', 'longmem_jax.retrieval'
+_mode = functools.partial(Mode, documents=True)
 SUBJECT = Subject(
     about='a corpus that a trained model looks things up in: kNN-LM, continuous cache, SPALM',
     sections={
         SECTION: Section(
-            'longmem_jax.retrieval.section:section',
+            f'{HERE}.section:section',
             'kind',
             follows=(('context', 'evaluate', 'context'),),
         )
     },
     modes=(
-        Mode(
-            'evaluate',
-            'longmem_jax.retrieval.evaluate:evaluate',
-            ('split',),
-            section=SECTION,
-            writes=True,
-            documents=True,
-        ),
-        Mode(
-            'build_datastore',
-            'longmem_jax.retrieval.build_datastore:build',
-            ('split',),
-            adds=SECTION,
-            documents=True,
-        ),
-        Mode(
-            'train_spalm',
-            'longmem_jax.retrieval.spalm:train',
-            adds=SECTION,
-            writes=True,
-            documents=True,
-        ),
+        _mode('evaluate', f'{HERE}.evaluate:evaluate', ('split',), section=SECTION, writes=True),
+        _mode('build_datastore', f'{HERE}.build_datastore:build', ('split',), adds=SECTION),
+        _mode('train_spalm', f'{HERE}.spalm:train', adds=SECTION, writes=True),
     ),
-    checks=('longmem_jax.retrieval.settings:check',),
+    checks=(f'{HERE}.settings:check',),
 )
