@@ -23,16 +23,15 @@ import jax.numpy as jnp
 
 from longmem_jax.agents.environments import grid
 from longmem_jax.agents.environments.interface import Box, Environment, Map, Moved, endless
-from longmem_jax.problems import of_section
+from longmem_jax.problems import defaults_and_rules, of_section
 
 NAME = 'corridor'
-FIELDS = dict(
-    shortest=(1, 10**6),  # fewest cells of a corridor
-    longest=(1, 10**6),  # most cells; both ends are included
-    steps_per_cell=(1, 10**6),  # an episode is cut off after this number of steps per cell
-    extra_steps=(0, 10**6),  # ... and these
+DEFAULTS, FIELDS = defaults_and_rules(
+    shortest=(3, (1, 10**6)),  # fewest cells of a corridor
+    longest=(200, (1, 10**6)),  # most cells; both ends are included
+    steps_per_cell=(4, (1, 10**6)),  # an episode is cut off after this number of steps per cell
+    extra_steps=(20, (0, 10**6)),  # ... and these
 )
-DEFAULTS = dict(shortest=3, longest=200, steps_per_cell=4, extra_steps=20)
 WORDS = ('agent', 'block', 'object', 'door', 'red', 'blue')
 MIDDLE = 1  # row of the corridor; the doors are in rows 0 and 2
 

@@ -29,16 +29,15 @@ import jax.numpy as jnp
 
 from longmem_jax.agents.environments import grid
 from longmem_jax.agents.environments.interface import Box, Environment, Map, Moved, endless
-from longmem_jax.problems import of_section
+from longmem_jax.problems import defaults_and_rules, of_section
 
 NAME = 'portal'
-FIELDS = dict(
-    rooms=(2, 10**4),  # the last one is where an episode ends
-    size=(1, 99),  # cells per side of a room, odd, without its walls
-    mistakes=(1, 50),  # wrong doors in the same room that end an episode
-    steps=(1, 10**8),  # an episode is cut off after this number of steps
+DEFAULTS, FIELDS = defaults_and_rules(
+    rooms=(50, (2, 10**4)),  # the last one is where an episode ends
+    size=(5, (1, 99)),  # cells per side of a room, odd, without its walls
+    mistakes=(2, (1, 50)),  # wrong doors in the same room that end an episode
+    steps=(1_000, (1, 10**8)),  # an episode is cut off after this number of steps
 )
-DEFAULTS = dict(rooms=50, size=5, mistakes=2, steps=1_000)
 REWARD = 0.1  # times the number of the room that is left for the next
 WORDS = ('agent', 'block', 'door', 'red', 'blue')  # then a word for every room
 

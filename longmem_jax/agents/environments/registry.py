@@ -35,7 +35,8 @@ def _entry(module: ModuleType) -> Entry:
 def _of_suite(name: str) -> Entry:
     """The entry of an environment that needs a package."""
     check = functools.partial(suites.check, name)
-    return Entry(suites.BUILD[name], check, suites.FIELDS[name], suites.DEFAULTS[name])
+    defaults, rules = suites.TABLES[name]
+    return Entry(suites.BUILD[name], check, rules, defaults)
 
 
 ENVIRONMENTS = Registry(

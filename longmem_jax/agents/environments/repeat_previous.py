@@ -16,15 +16,14 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.agents.environments.interface import Box, Environment, Moved, endless
-from longmem_jax.problems import of_section
+from longmem_jax.problems import defaults_and_rules, of_section
 
 NAME = 'repeat_previous'
-FIELDS = dict(
-    symbols=(2, 10**4),
-    back=(1, 10**5),  # steps between a symbol and its question
-    steps=(2, 10**6),  # of every episode
+DEFAULTS, FIELDS = defaults_and_rules(
+    symbols=(4, (2, 10**4)),
+    back=(4, (1, 10**5)),  # steps between a symbol and its question
+    steps=(52, (2, 10**6)),  # of every episode
 )
-DEFAULTS = dict(symbols=4, back=4, steps=52)
 
 
 class State(flax.struct.PyTreeNode):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from longmem_jax.agents.environments.adapters import adapt, shrunk
 from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section
+from longmem_jax.problems import defaults_and_rules, of_section
 
 # Package to the extra that installs it.
 EXTRAS = {'gymnax': 'rl', 'popgym_arcade': 'popgym-arcade', 'craftax': 'craftax'}
@@ -34,33 +34,25 @@ CRAFTAX = (
 )  # fmt: skip
 FULLY, PARTLY = 'fully', 'partly'
 
-# Name to what `problems.of_section` allows, and the defaults. `longest` cuts an episode off, if the task
+# Name to the defaults, and what `problems.of_section` allows. `longest` cuts an episode off, if the task
 # does not do so earlier.
-FIELDS: dict[str, dict[str, Any]] = {
-    'memory_chain': dict(length=(1, 10**6), bits=(1, 64)),
-    'gymnax': dict(task=str, longest=(1, 10**8)),
-    'popgym_arcade': dict(
-        task=POPGYM_ARCADE,
-        observed=(FULLY, PARTLY),  # the twins of every task
-        pixels=(128, 256),  # per side, of the picture that the suite draws
-        shrink=(1, 256),  # pixels per side that are averaged to one
-        longest=(1, 10**8),
+TABLES = {
+    'memory_chain': defaults_and_rules(length=(5, (1, 10**6)), bits=(1, (1, 64))),
+    'gymnax': defaults_and_rules(task=('MemoryChain-bsuite', str), longest=(1_000, (1, 10**8))),
+    'popgym_arcade': defaults_and_rules(
+        task=('CountRecallEasy', POPGYM_ARCADE),
+        observed=(PARTLY, (FULLY, PARTLY)),  # the twins of every task
+        pixels=(128, (128, 256)),  # per side, of the picture that the suite draws
+        shrink=(1, (1, 256)),  # pixels per side that are averaged to one
+        longest=(2_000, (1, 10**8)),
     ),
-    'craftax': dict(task=CRAFTAX, longest=(1, 10**8)),
-}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    'memory_chain': dict(length=5, bits=1),
-    'gymnax': dict(task='MemoryChain-bsuite', longest=1_000),
-    'popgym_arcade': dict(
-        task='CountRecallEasy', observed=PARTLY, pixels=128, shrink=1, longest=2_000
-    ),
-    'craftax': dict(task=CRAFTAX[0], longest=10_000),
+    'craftax': defaults_and_rules(task=(CRAFTAX[0], CRAFTAX), longest=(10_000, (1, 10**8))),
 }
 
 
 def check(name: str, fields: Mapping[str, Any]) -> list[str]:
     """Problems of the fields of an environment; its package is looked for when it is built."""
-    problems = of_section(fields, FIELDS[name])
+    problems = of_section(fields, TABLES[name][1])
     if not problems and name == 'popgym_arcade':
         if fields['pixels'] not in (128, 256):
             problems.append(f'pixels = {fields["pixels"]}: the suite draws 128 or 256')
