@@ -15,8 +15,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.scores import Scores as TokenScores
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.retrieval.reading import of_targets
 from longmem_jax.retrieval.spalm_text import Inputs
 from longmem_jax.segment import Aux, Leaf, Segment
 
@@ -82,11 +82,6 @@ def output_table(params: Any) -> jax.Array:
     return embedding.get('out_table_0', embedding['table_0'])
 
 
-def _of_targets(model: LanguageModel, hidden: jax.Array, targets: jax.Array) -> TokenScores:
-    """`Embedding.nll`; for `model.apply`."""
-    return model.stack.embedding.nll(hidden, targets)
-
-
 def read(
     model: LanguageModel,
     params: Any,
@@ -111,7 +106,7 @@ def read(
     embedded = output_table(params).astype(jnp.float32)[jnp.maximum(inputs.neighbours, 0)]
     mixed, share, weights = combine(hidden, embedded, inputs.neighbours >= 0, gate)
     together, alone = (
-        model.apply({'params': params}, vectors, inputs.targets, method=_of_targets)
+        model.apply({'params': params}, vectors, inputs.targets, method=of_targets)
         for vectors in (mixed, jax.lax.stop_gradient(hidden))
     )
     scores = Scores(together.nll, together.log_z, jax.lax.stop_gradient(alone.nll), share, weights)

@@ -27,6 +27,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.scores import Scores
 from longmem_jax.memory.registry import FEED_FORWARD
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
@@ -102,7 +103,7 @@ def look(
         hidden, memory, _ = model.apply(
             {'params': params}, segment, memory, train=False, method='hidden'
         )
-    nll = model.apply({'params': params}, hidden, inputs.targets, method=nll_of)
+    nll = model.apply({'params': params}, hidden, inputs.targets, method=of_targets).nll
     keys = hidden
     if key.startswith('feed_forward') or (key == 'hidden_raw' and model.config.final_norm):
         first = 0
@@ -113,9 +114,9 @@ def look(
     return memory, tuple(array.astype(jnp.float32) for array in (keys, hidden, nll))
 
 
-def nll_of(model: LanguageModel, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-    """Negative log-likelihood of `targets`, in nats and of their shape; for `model.apply`."""
-    return model.stack.embedding.nll(hidden, targets).nll
+def of_targets(model: LanguageModel, hidden: jax.Array, targets: jax.Array) -> Scores:
+    """`Embedding.nll`; for `model.apply`."""
+    return model.stack.embedding.nll(hidden, targets)
 
 
 class Reader:
