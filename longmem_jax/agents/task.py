@@ -11,9 +11,9 @@ from longmem_jax.agents import figures
 from longmem_jax.agents.build import Built
 from longmem_jax.agents.learning import UNREAD, AgentState
 from longmem_jax.agents.testing import Tester, in_short
-from longmem_jax.commands.train import layer_warnings
 from longmem_jax.config import saved
 from longmem_jax.experiment import has_branches, step_flops
+from longmem_jax.memory import registry
 from longmem_jax.reporting.figures import save
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import METRICS, Writer
@@ -48,7 +48,7 @@ class AgentTask:
             evaluate_every=config.train.evaluate_every,
             max_bad_steps=config.train.max_bad_steps,
             remedy='lower config.optimizer.learning_rate, or set config.optimizer.clip_norm',
-            warnings={UNREAD: NOT_LEARNED} | layer_warnings(config.model),
+            warnings={UNREAD: NOT_LEARNED} | registry.warnings(config.model),
         )
         self.abstract_state = built.abstract_state
 

@@ -24,7 +24,7 @@ from longmem_jax.experiment import Experiment, has_branches, lower_step, step_fl
 from longmem_jax.generation import cache
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
-from longmem_jax.memory.registry import LAYERS, used
+from longmem_jax.memory import registry
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
@@ -135,7 +135,7 @@ class LanguageModelTask:
             max_bad_steps=train.max_bad_steps,
             remedy='lower config.optimizer.learning_rate, add warm-up or clipping, or use '
             "config.model.dtype='float32'",
-            warnings=layer_warnings(experiment.config.model),
+            warnings=registry.warnings(experiment.config.model),
             best=best,
             higher=bool(best) and METRICS[best].higher,
             patience=train.patience,
@@ -278,15 +278,6 @@ class LanguageModelTask:
         self._writer.text('sample', sample, step)
         self._progress.say('Sample:\n' + sample)
         return sample
-
-
-def layer_warnings(model: Any) -> dict[str, str]:
-    """`Plan.warnings` of the layers of `config.model`."""
-    return {
-        f'memory/{metric}': f'config.model.{name}: {text}'
-        for name in sorted(used(model))
-        for metric, text in LAYERS[name].recipe.warnings.items()
-    }
 
 
 def _local_lanes(leaf: jax.Array) -> np.ndarray:

@@ -87,3 +87,12 @@ def used(model: Any) -> tuple[str, ...]:
     """The names of all layers of a `config.model`, each once."""
     stacks = (model.around, model.attention, model.feed_forward, model.beside)
     return tuple(dict.fromkeys(name for stack in stacks for name in stack if name))
+
+
+def warnings(model: Any) -> dict[str, str]:
+    """`Plan.warnings` of the layers of `config.model`."""
+    return {
+        f'memory/{metric}': f'config.model.{name}: {text}'
+        for name in sorted(used(model))
+        for metric, text in LAYERS[name].recipe.warnings.items()
+    }
