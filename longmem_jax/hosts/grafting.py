@@ -25,9 +25,8 @@ GPT2_SMALL = dict(
     model_type='gpt2', vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12
 )
 # Layers that hosts have by themselves; others are memories, or attention that `graft` has changed.
-TRAINING_CACHE = (
-    2048  # tokens that a host without a memory keeps in training, unless more are asked for
-)
+# Tokens that a host without a memory keeps in training, unless more are asked for.
+TRAINING_CACHE = 2048
 OWN_LAYERS = {'attention': {'full', 'sliding'}, 'feed_forward': {'dense', 'experts'}}
 # Paths of the parameters that a host has; low-rank parts and memories are not among them.
 HOST = (
@@ -387,12 +386,9 @@ def _keep_others(config: Any, chosen: Sequence[int], main: str, extra: int) -> N
         return
     grafted = ((name, entry.graft) for name, entry in LAYERS.items() if entry.graft)
     name, window_graft = next((name, graft) for name, graft in grafted if graft.window)
-    others = (each for i, each in enumerate(model.attention) if i not in chosen)
-    if name == main and 'full' in others:
-        raise UsageError(
-            'layers=: the other layers would read a window without the first tokens, which breaks a '
-            f'decoder; leave out layers=, so that all have that of {name!r}.'
-        )
+    if name == main and {i for i, own in enumerate(model.attention) if own == 'full'} - {*chosen}:
+        why = 'the others would lose the first tokens of the text, which breaks a decoder'
+        raise UsageError(f'layers=: {why}; leave out layers=, so that all have {name!r}.')
     # Its fields are the memory's; what it keeps would not be of the text; or it has no gate, and other
     # layers of the host remember the first tokens.
     if name == main or extra or model.full.get('output_gate', False) or _recurrent(config):

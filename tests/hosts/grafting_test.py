@@ -55,7 +55,7 @@ def test_blocks_and_a_segment_end_within_the_context_of_a_host():
 
 @pytest.mark.parametrize('memory', ['sinks', 'hippocampus'])
 def test_the_window_itself_is_for_all_layers(memory):
-    with pytest.raises(UsageError, match="leave out layers=.*that of 'sinks'"):
+    with pytest.raises(UsageError, match="leave out layers=.*have 'sinks'"):
         get_config(f'memory={memory},layers=last', 'llama')
 
 
@@ -261,3 +261,12 @@ def test_a_host_that_was_exported_with_a_memory_keeps_it_or_is_refused(tmp_path)
             host_config.get_config(f'{argument},memory={memory}')
     both = host_config.get_config(f'{argument},memory=product_key').model
     assert (both.attention, both.feed_forward) == (('infini',) * 2, ('dense', 'product_key'))
+
+
+@pytest.mark.parametrize(
+    'memory, remat', [('infini', 'dots_with_no_batch_dims_saveable'), ('memformer', '')]
+)
+def test_scores_are_not_kept_for_derivatives(memory, remat):
+    """Of 30 layers they would fill a GPU; what is read inside of blocks cannot be computed again."""
+    config = host_config.get_config(f'memory={memory}')
+    assert config.model.remat == remat and checks.find_problems(config, 1) == []
