@@ -287,20 +287,23 @@ def make_layer(
     if not problems:
         settings['dtype'] = jnp.dtype(settings['dtype'])
         made = memory, ModelSettings(**settings), tuple(fields.items())
-        problems = _unread(Layer(*made, parent=None), others)
+        usual = {size.name: size.default for size in SIZES} | SETTINGS | sized
+        _complete(usual)
+        changed = [name for name in others if name in usual and settings[name] != usual[name]]
+        problems = _unread(Layer(*made, parent=None), changed)
     if problems:
         raise UsageError(f'{memory}: ' + '; '.join(problems))
     return Layer(*made, name=name)
 
 
-def _unread(layer: Layer, given: dict[str, Any]) -> list[str]:
-    """Problems of settings that would change nothing."""
+def _unread(layer: Layer, changed: list[str]) -> list[str]:
+    """Problems of changed settings that would change nothing."""
     of_all = {'dropout', 'dtype', *dict(layer.fields)}  # so that most layers need not be traced
-    changed = [k for k in given if k not in of_all and _plain(given[k]) != OF_MODEL[k]]
     return [
-        f'{name} = {given[name]!r}: this layer, with its other fields, does not read it; leave it out'
+        f'{name} = {getattr(layer.settings, name)!r}: this layer, with its other fields, does not '
+        'read it; leave it out'
         for name in changed
-        if name not in settings_read(layer)
+        if name not in of_all and name not in settings_read(layer)
     ]
 
 

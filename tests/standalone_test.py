@@ -398,3 +398,9 @@ def test_wrong_shapes_say_what_is_needed():
         given = dict(x=x) | bad
         with pytest.raises(ValueError, match=message):
             layer.apply(params, given.pop('x'), layer.start(BATCH), **given)
+
+
+def test_the_usual_value_of_a_setting_is_not_refused():
+    assert longmem_jax.make_layer(
+        'local', d_feed_forward=128, d_model=32, num_heads=2, segment_length=8
+    )

@@ -1,8 +1,9 @@
 """A trained model for one's own code: `model, params, tokenizer = longmem_jax.load(workdir)`."""
 
+import operator
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import jax
 
@@ -32,7 +33,7 @@ class Trained(NamedTuple):
     tokenizer: Tokenizer
 
 
-def load(workdir: str | Path, at: int | None = None) -> Trained:
+def load(workdir: str | bytes | os.PathLike[str], at: SupportsIndex | None = None) -> Trained:
     """The model of a run, on the first device, with plain kernels.
 
     `at` is the step of a checkpoint; None = the newest.
@@ -40,13 +41,14 @@ def load(workdir: str | Path, at: int | None = None) -> Trained:
     Raises:
       UsageError: there is no run, or no checkpoint of it.
     """
-    require_type('workdir', workdir, str | os.PathLike, 'the folder of a run')
-    require_type('at', at, int | None, 'the step of a checkpoint')
+    require_type('workdir', workdir, str | bytes | os.PathLike, 'the folder of a run')
+    require_type('at', at, SupportsIndex | None, 'the step of a checkpoint')
+    workdir = Path(os.fsdecode(workdir)).expanduser()
     config = saved_config(workdir)
     config.mesh = ONE_DEVICE
     config.model.kernels = 'plain'
     checks.require_runnable(config, 1)
     mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
-    experiment = Experiment(config, Path(workdir).expanduser(), mesh)
-    params, _ = experiment.restore_parameters(at)
+    experiment = Experiment(config, workdir, mesh)
+    params, _ = experiment.restore_parameters(None if at is None else operator.index(at))
     return Trained(experiment.evaluation_model, params, experiment.tokenizer)

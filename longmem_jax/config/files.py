@@ -99,6 +99,8 @@ def configure(
     require_type(
         'changes', changes, Mapping | None, "a dictionary, such as {'train.num_steps': 200}"
     )
+    if isinstance(config, os.PathLike):
+        config = os.fsdecode(config)
     if isinstance(config, ml_collections.ConfigDict):
         made = config.copy_and_resolve_references()
     elif Path(config).suffix == '.json':

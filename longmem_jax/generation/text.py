@@ -48,7 +48,7 @@ def read_prompts(prompts: str, output: str) -> list[dict[str, Any]]:
     Raises:
       UsageError: the file cannot be read, or `output` not be written or named for columns.
     """
-    if output.endswith('.tsv'):
+    if output.lower().endswith('.tsv'):
         raise UsageError(f'--output={output} with --prompts: JSON lines; end the name with .jsonl.')
     if output:
         require_writable(output, f'--output={output}')

@@ -131,24 +131,27 @@ def parts_of(entry: Entry) -> tuple[Entry, ...]:
 def settings_read(layer: Any) -> frozenset[str]:
     """The settings that a `standalone.Layer` reads, with its fields as they are.
 
-    It is traced as in training: no table of layers can forget a setting, or one of a package's layer.
+    It is traced, in training and not: no table of layers can forget a setting, or one of a package's
+    layer.
     """
-    read = set()
+    read: set[str] = set()
 
     class Watched(ModelSettings):
         def __getattribute__(self, name: str) -> Any:
-            if sys._getframe(1).f_code.co_name not in ('replace', '_replace'):  # these read all
-                read.add(name)
-            return super().__getattribute__(name)
+            found = super().__getattribute__(name)
+            if sys._getframe(1).f_code.co_name not in ('replace', '_replace'):  # these copy all
+                read.update(found if name == '__dict__' else (name,))
+            return found
 
     settings = layer.settings
     watched = layer.clone(settings=Watched(**vars(settings)))
 
-    def call(key: jax.Array) -> Any:
+    def call() -> Any:
+        key = jax.random.key(0)
         state, _ = watched.init_with_output(key, 1, method='initial_state')
         x = jnp.zeros((1, settings.segment_length, settings.d_model), settings.dtype)
         keys = dict(params=key, dropout=key, memory=key)
-        return watched.init_with_output(keys, x, state, train=True)
+        return [watched.init_with_output(keys, x, state, train=train) for train in (True, False)]
 
-    jax.eval_shape(call, jax.random.key(0))
+    jax.eval_shape(call)
     return frozenset(read)
