@@ -153,12 +153,12 @@ def _fetch(name: str) -> Path:
     name, _, revision = name.partition('@')
     named = re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name) and re.fullmatch(r'[\w./-]*', revision)
     if not named or name.startswith('.'):
-        raise UsageError(f'{name}: no such folder, and it is not a name on the hub.')
+        raise UsageError(f'{name}: no such file or folder, and it is not a name on the hub.')
     try:
         import huggingface_hub
     except ImportError as error:
         raise UsageError(
-            f'{name}: no such folder. To fetch a model of that name from the Hugging Face hub: '
+            f'{name}: no such file or folder. To fetch a model of that name from the Hugging Face hub: '
             "pip install 'longmem_jax[hosts]'"
         ) from error
     try:
@@ -168,7 +168,7 @@ def _fetch(name: str) -> Path:
         return Path(folder)
     except Exception as error:  # the library lets errors of several others through
         raise UsageError(
-            f'{name}: no such folder, and the Hugging Face hub gave no model of that name '
+            f'{name}: no such file or folder, and the Hugging Face hub gave no model of that name '
             f'({type(error).__name__}: {str(error).strip().splitlines()[0]}). Without network, give a '
             'folder.'
         ) from error

@@ -175,7 +175,7 @@ def test_a_folder_without_a_pooler_gets_a_new_one(folder, data, tmp_path):
 @pytest.mark.parametrize(
     'argument, message',
     [
-        ('path={tmp}/none', 'no such folder'),
+        ('path={tmp}/none', 'no such file or folder'),
         ('path={tmp}', 'has no config.json'),
         ('path={goldens}/gpt2/hf', r'is a decoder \(gpt2\).*configs/superglue.py'),
         ('path={goldens}/bert/hf', 'tokenizer.json or vocab.txt is needed there'),

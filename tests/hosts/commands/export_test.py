@@ -214,5 +214,5 @@ def test_another_model_is_refused_before_training(texts, tmp_path, host):  # noq
     with pytest.raises(UsageError, match='config.model is another model:\n  dense = '):
         train(experiment(config, tmp_path / 'a'))
     config = config_of(texts, host, start_from=str(tmp_path / 'nowhere'))
-    with pytest.raises(UsageError, match='no such folder'):
+    with pytest.raises(UsageError, match='no such file or folder'):
         train(experiment(config, tmp_path / 'b'))
