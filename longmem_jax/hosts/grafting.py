@@ -172,7 +172,7 @@ def graft(
         if beside and main in model.attention:
             raise UsageError(f'memory={name},beside: the host has this attention by itself.')
     stack = tuple(model[stands]) or ('',) * model.num_layers
-    model[stands] = _with(stack, chosen, main)
+    model[stands] = tuple(main if i in chosen else layer for i, layer in enumerate(stack))
     for other in set(LAYERS) & set(model) - {*used(model)}:
         del model[other]
     model[main] = fields
@@ -216,6 +216,12 @@ def keep_plain(config: Any, context: int) -> None:
         )
 
 
+def spare_scores(model: Any) -> None:
+    """Has scores computed again for derivatives, unless something is read inside of blocks."""
+    if not any(LAYERS[name].layer.between for name in model.around if name):
+        model.remat = 'dots_with_no_batch_dims_saveable'
+
+
 def rate_of_host(config: Any, rate: float) -> None:
     """Multiplies the learning rate of the host's parameters by `rate`; 0 freezes them.
 
@@ -224,7 +230,8 @@ def rate_of_host(config: Any, rate: float) -> None:
     """
     adapted = config.model.lora.rank
     recurrent = _recurrent(config)
-    if not rate and not adapted and _is_plain(config.model, recurrent):
+    own = all({*config.model[kind]} - {*recurrent} <= OWN_LAYERS[kind] for kind in OWN_LAYERS)
+    if own and not (rate or adapted or any((*config.model.beside, *config.model.around))):
         raise UsageError('frozen: nothing is left to learn; add a memory=NAME or lora=RANK.')
     kept = tuple(group for group in config.optimizer.groups if not group[0].startswith(HOST))
     paths = HOST + _gates_and_own(config.model, recurrent)
@@ -272,11 +279,6 @@ def _position(model: Any) -> str:
         if 'position' in model[name]:
             return model[name].position
     return 'none'
-
-
-def _is_plain(model: Any, recurrent: Collection[str]) -> bool:
-    own = all({*model[kind]} - {*recurrent} <= OWN_LAYERS[kind] for kind in OWN_LAYERS)
-    return own and not any((*model.beside, *model.around))
 
 
 def _recurrent(config: Any) -> frozenset[str]:
@@ -353,10 +355,6 @@ def _chosen(
         for i in range(model.num_layers)
         if (not stack or stack[i] == main) and model.attention[i] not in left_out
     )
-
-
-def _with(stack: Sequence[str], chosen: Sequence[int], name: str) -> tuple[str, ...]:
-    return tuple(name if i in chosen else layer for i, layer in enumerate(stack))
 
 
 def _keep_others(config: Any, chosen: Sequence[int], main: str, extra: int) -> None:
