@@ -119,6 +119,7 @@ def get_config(arg=''):
             config.model.lora.rank = learned['lora'] or config.model.lora.rank
             grafting.rate_of_host(config, learned['rate'])
             grafting.spare_scores(config.model)
+            config.data.add_bos = 'always'  # as its training read every text
             return
         numbers = where['layers'] and grafting.numbers(where['layers'], config.model.num_layers)
         if name == 'none':

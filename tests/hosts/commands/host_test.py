@@ -182,6 +182,8 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     assert step == 0 and leaves(same).keys() == leaves(last).keys()
     for path, leaf in leaves(last).items():
         np.testing.assert_array_equal(leaves(same)[path], leaf, err_msg=path)
+    scored = [score(each, BOOK, out=io.StringIO()).nats for each in (run, grafted)]
+    np.testing.assert_array_equal(*scored, err_msg='it reads texts as its training did')
     export(run, str(tmp_path / 'out'))
     card = (tmp_path / 'out' / 'README.md').read_text()
     assert 'parameters of `host`.' in card and str(tmp_path.parent) not in card
