@@ -117,9 +117,8 @@ def get_config(arg=''):
             if 'segment=' not in arg:
                 config.train.segment_length = length
             config.model.lora.rank = learned['lora'] or config.model.lora.rank
-            grafting.rate_of_host(config, learned['rate'])
-            grafting.spare_scores(config.model)
             config.data.add_bos = 'always'  # as its training read every text
+            learn(config)
             return
         numbers = where['layers'] and grafting.numbers(where['layers'], config.model.num_layers)
         if name == 'none':
@@ -131,6 +130,9 @@ def get_config(arg=''):
         else:
             grafting.graft(config, name, **where | dict(layers=numbers), **scale)
         config.model.lora.rank = learned['lora']
+        learn(config)
+
+    def learn(config):
         grafting.rate_of_host(config, learned['rate'])
         if host['shape'] is not SMALL:
             # With SmolLM2-135M, 8 lanes and two segments of 512, a step in bfloat16 has 25 GB of
