@@ -3,6 +3,7 @@
 import pytest
 
 from longmem_jax import problems
+from longmem_jax.errors import nearest
 
 FIELDS = dict(size=0, share=1.0, kind='firts', ramp=3)
 
@@ -61,6 +62,23 @@ def test_fields_of_a_section(given, message):
     )
     assert problems.of_section(right, wanted) == []
     assert problems.of_section(right | given, wanted) == [message]
+
+
+@pytest.mark.parametrize(
+    'given, allowed, near',
+    [
+        ('position', ('epsilon', 'rotary_base'), ''),  # five letters of each, in this order
+        ('memory_lenght', ('memory', 'memory_length'), 'memory_length'),
+        ('knn', ('cache', 'knn_lm'), 'knn_lm'),
+        ('heads', ('head_dim', 'num_heads', 'num_kv_heads'), 'num_heads'),
+        ('expired', ('kl', 'expire_span'), 'expire_span'),
+        ('qvk', ('none', 'qkv', 'all'), 'qkv'),
+        ('', ('a', 'b'), ''),
+        ('x', ('x_norm',), ''),
+    ],
+)
+def test_a_hint_is_near(given, allowed, near):
+    assert nearest(given, allowed) == (f'did you mean {near!r}? ' if near else '')
 
 
 def test_missing_and_unknown_fields():
