@@ -25,8 +25,8 @@ class Settings(TypedDict, total=False):
 
     head_dim: int | None  # None
     name: str | None  # None
-    num_layers: int  # 1
     d_feed_forward: int | None  # None
+    num_layers: int  # 1
     dropout: float  # 0.0
     attention_dropout: float  # 0.0
     init_std: float  # 0.0

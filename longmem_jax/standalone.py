@@ -217,7 +217,7 @@ def defaults_of(entry: Entry) -> dict[str, Any]:
 OF_AROUND = ('leading', 'trailing')  # settings that follow from what stands around
 SIZES = tuple(size for size in dataclasses.fields(ModelSettings) if size.name not in OF_AROUND)
 REQUIRED = ('d_model', 'num_heads', 'segment_length')
-SETTINGS = dict(
+SETTINGS: dict[str, Any] = {size.name: size.default for size in SIZES} | dict(
     num_layers=1,
     d_feed_forward=None,  # 4 * d_model
     dropout=0.0,
@@ -226,9 +226,8 @@ SETTINGS = dict(
     dtype='float32',
 )
 # Settings of a model that a layer may be given, with their defaults.
-OF_MODEL = SETTINGS | {
-    size.name: size.default for size in SIZES if size.default is not dataclasses.MISSING
-}
+OF_MODEL = {name: value for name, value in SETTINGS.items() if value is not dataclasses.MISSING}
+TAKEN = ('dropout', 'dtype')  # settings that every layer takes
 
 
 def make_layer(
@@ -268,14 +267,14 @@ def make_layer(
         raise UsageError(unknown('memory', memory, sorted(LAYERS)))
     entry = LAYERS[memory]
     fields = defaults_of(entry)
-    settings: dict[str, Any] = {size.name: size.default for size in SIZES} | SETTINGS
+    settings = dict(SETTINGS)
     sized = dict(
         d_model=d_model, num_heads=num_heads, head_dim=head_dim, segment_length=segment_length
     )
     if 'num_heads' in fields:
         fields['num_heads'] = _plain(num_heads)
+    _require_known(memory, sized | others)
     for field, value in (sized | others).items():
-        _require_known(memory, field, fields)
         (fields if field in fields and field not in sized else settings)[field] = _plain(value)
     problems = _complete(settings)
     if not problems:
@@ -287,7 +286,7 @@ def make_layer(
     if not problems:
         settings['dtype'] = jnp.dtype(settings['dtype'])
         made = memory, ModelSettings(**settings), tuple(fields.items())
-        usual = {size.name: size.default for size in SIZES} | SETTINGS | sized
+        usual = SETTINGS | sized
         _complete(usual)
         changed = [name for name in others if name in usual and settings[name] != usual[name]]
         problems = _unread(Layer(*made, parent=None), changed)
@@ -298,7 +297,7 @@ def make_layer(
 
 def _unread(layer: Layer, changed: list[str]) -> list[str]:
     """Problems of changed settings that would change nothing."""
-    of_all = {'dropout', 'dtype', *dict(layer.fields)}  # so that most layers need not be traced
+    of_all = {*TAKEN, *dict(layer.fields)}  # so that most layers need not be traced
     return [
         f'{name} = {getattr(layer.settings, name)!r}: this layer, with its other fields, does not '
         'read it; leave it out'
@@ -307,11 +306,14 @@ def _unread(layer: Layer, changed: list[str]) -> list[str]:
     ]
 
 
-def _require_known(memory: str, field: str, fields: dict[str, Any]) -> None:
-    """Raises for a field that neither the memory nor the settings of a model have."""
-    allowed = {*fields, *(size.name for size in SIZES)}
-    if field not in allowed:
-        raise UsageError(unknown(f'a field of {memory}', field, sorted(allowed)))
+def _require_known(memory: str, given: dict[str, Any]) -> None:
+    """Raises for a field that `memory` does not have, with those that a layer of the others takes."""
+    allowed = {*defaults_of(LAYERS[memory]), *REQUIRED, *TAKEN, 'head_dim', 'name'}
+    known = {field: value for field, value in given.items() if field in {*SETTINGS, *allowed}}
+    if wrong := [field for field in given if field not in known]:
+        with contextlib.suppress(UsageError, TypeError):  # the others make no layer
+            allowed |= settings_read(make_layer(memory, **known).clone(parent=None)) & {*SETTINGS}
+        raise UsageError(unknown(f'a field of {memory}', wrong[0], sorted(allowed)))
 
 
 class _Settings(dict[str, Any]):
@@ -363,8 +365,7 @@ def named(entry: Entry) -> Callable[..., Layer]:
         given = own_heads | arguments
         missing = [name for name in REQUIRED if name not in given]
         if missing:
-            for name in given:  # a missing one may be mistyped
-                _require_known(entry.name, name, defaults_of(entry))
+            _require_known(entry.name, given)  # a missing one may be mistyped
             raise UsageError(f'{make.__name__}: {", ".join(missing)} must be given')
         return make_layer(entry.name, **given)
 

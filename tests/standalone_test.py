@@ -327,6 +327,10 @@ def test_settings_that_a_layer_does_not_read_are_refused(name, unread, read):
     assert not any(f'{field} = ' in said for field in read), 'settings_read did not see a use'
     defaults = {field: OF_MODEL[field] for field in unread}
     assert longmem_jax.make_layer(name, **sizes, **read, **defaults).memory == name
+    with pytest.raises(UsageError, match="'nonsense': allowed are ") as found:
+        longmem_jax.make_layer(name, **sizes, **read, nonsense=1)
+    listed = str(found.value).partition('allowed are ')[2].split(', ')
+    assert {*read} < {*listed} and not {*unread} & {*listed}, 'lists what is refused'
 
 
 def test_a_mistyped_size_is_named():
@@ -336,7 +340,7 @@ def test_a_mistyped_size_is_named():
     with pytest.raises(
         UsageError, match='^InfiniAttention: num_heads, segment_length must be given'
     ):
-        longmem_jax.InfiniAttention(d_model=16)
+        longmem_jax.InfiniAttention(d_model=16, name='infini')
 
 
 @pytest.mark.parametrize('name', OWN_CODE)
