@@ -9,7 +9,7 @@ any config can read another source:
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ml_collections
@@ -73,15 +73,15 @@ def _set(config: ml_collections.ConfigDict, path: tuple[str, ...], text: str) ->
         add(config, path[0])
     # Overrides for evaluation are checked against `config.model` but stored apart from it.
     fields = path[2:] if in_evaluation else path[1:]
-    section = config.model if in_evaluation else _child(config, path[0], 'config', argument)
+    section = config.model if in_evaluation else _child(config, path[0], 'config', argument, config)
     where = 'config.model' if in_evaluation else f'config.{path[0]}'
     for name in fields[:-1]:
-        section = _child(section, name, where, argument)
+        section = _child(section, name, where, argument, config)
         where = f'{where}.{name}'
     if path[:2] == ('train', 'loss_weights') and len(path) == 3:
         current = 0.0
     else:
-        current = _child(section, fields[-1], where, argument) if fields else section
+        current = _child(section, fields[-1], where, argument, config) if fields else section
     if path == ('data', 'task') and not current:
         # Of a source that the file does not read; `config.checks` knows its fields.
         config.data.task = ml_collections.ConfigDict(_section(text, argument, path, current))
@@ -98,8 +98,19 @@ def _set(config: ml_collections.ConfigDict, path: tuple[str, ...], text: str) ->
     parent[path[-1]] = _value(text, current, argument)
 
 
-def _child(section: Any, name: str, where: str, argument: str) -> Any:
-    """`section[name]`, or an error that lists the fields there are."""
+def _named(section: ml_collections.ConfigDict, name: str, where: str = 'config') -> Iterator[str]:
+    """Paths of all fields with a name."""
+    for each, value in section.items():
+        if each == name:
+            yield f'{where}.{each}'
+        if isinstance(value, ml_collections.ConfigDict):
+            yield from _named(value, name, f'{where}.{each}')
+
+
+def _child(
+    section: Any, name: str, where: str, argument: str, config: ml_collections.ConfigDict
+) -> Any:
+    """`section[name]`; or an error with the fields there are, and where `config` has such a name."""
     if not isinstance(section, ml_collections.ConfigDict):
         raise UsageError(f'{argument}: {where} = {section!r} is a value and has no fields.')
     if name in section:
@@ -111,8 +122,10 @@ def _child(section: Any, name: str, where: str, argument: str) -> Any:
         )
     fields = sorted({*section, *(sections() if where == 'config' else ())})
     allowed = f'the fields are {", ".join(fields)}' if fields else 'it has no fields'
+    elsewhere = ' and '.join(_named(config, argument.partition('=')[0].rpartition('.')[2]))
+    there = f'there is {elsewhere}; ' if elsewhere else ''
     raise UsageError(
-        f'{argument}: {where} has no field {name!r}; {nearest(name, fields)}{allowed}.'
+        f'{argument}: {where} has no field {name!r}; {there}{nearest(name, fields)}{allowed}.'
     )
 
 

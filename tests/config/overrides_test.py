@@ -136,6 +136,10 @@ def test_any_config_can_read_another_source():
         ('--config.model.cutoffs=5', ['must be a tuple', "got '5'"]),
         ('--config.model=3', ['a section', '--config.model.around=']),
         ('--config.train.num_steps.x=3', ['config.train.num_steps = 20', 'no fields']),
+        ('--config.model.segment_length=8',
+         ["no field 'segment_length'; there is config.evaluate.segment_length and config.train."]),
+        ('--config.training.num_steps=3', ["no field 'training'; there is config.train.num_steps; "]),
+        ('--config.model.memory_length=3', ['there is config.model.transformer_xl.memory_length; ']),
         ('--config.=3', ['config has no field']),
     ],
 )  # fmt: skip
