@@ -97,7 +97,7 @@ class Layer(nn.Module):
         """Reads the memory, attends, and writes the segment.
 
         Args:
-          x: [batch, length, d_model], length at most `segment_length`.
+          x: [batch, length, d_model], length 1 to `segment_length`.
           state: the memory before the segment.
           valid: bool [batch, length], False = padding, anywhere and of any value: never attended to,
             never written. None = no padding.
@@ -149,8 +149,8 @@ class Layer(nn.Module):
                 raise ValueError(f'{name} is of {type(array)}: must be an array')
         if x.ndim != 3 or x.shape[2] != width or not 1 <= x.shape[1] <= longest:
             raise ValueError(
-                f'x has shape {x.shape}: must be [batch, length, {width}] with at most {longest} '
-                'positions (segment_length)'
+                f'x has shape {x.shape}: must be [batch, length, {width}] with 1 to {longest} tokens '
+                f'(segment_length){"; leave out segments without any" * (0 in x.shape)}'
             )
         if jnp.iscomplexobj(x):  # else its imaginary part would be lost
             raise ValueError(

@@ -392,7 +392,8 @@ def test_wrong_shapes_say_what_is_needed():
     layer, x = small('local'), inputs()[0]
     params = jax.jit(layer.init)(jax.random.key(0), x, layer.start(BATCH))
     for bad, message in (
-        (dict(x=jnp.zeros((2, LENGTH + 1, WIDTH))), 'at most 4 positions'),
+        (dict(x=jnp.zeros((2, LENGTH + 1, WIDTH))), '1 to 4 tokens .segment_length.'),
+        (dict(x=jnp.zeros((2, 0, WIDTH))), 'leave out segments without any'),
         (dict(x=jnp.zeros((2, LENGTH, WIDTH + 1))), 'length, 16'),
         (dict(x=x.astype(complex)), 'x is complex.*: must be real'),
         (dict(valid=jnp.ones((2, LENGTH))), 'valid is float32'),
