@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from longmem_jax.errors import UsageError, nearest, unknown
+from longmem_jax.errors import UsageError, counted, nearest, unknown
 
 # Name of a type to the types it accepts and its name in messages.
 TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
@@ -34,7 +34,7 @@ def under(where: str, problems: Iterable[str]) -> list[str]:
 def require_none(problems: Sequence[str]) -> None:
     """Raises one `UsageError` with all problems of a configuration, if there are any."""
     if problems:
-        count = '1 problem' if len(problems) == 1 else f'{len(problems)} problems'
+        count = counted(len(problems), 'problem')
         raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(problems))
 
 

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import ml_collections
 
+from longmem_jax.errors import counted
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
@@ -49,4 +50,6 @@ def in_words(model: nn.Module, lanes: int) -> str:
     config = model.config
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     dtype = config.cache_dtype or config.dtype
-    return f'cache: {num_tokens(config):,} tokens x {lanes} texts, {dtype}, {size / 1e9:,.2f} GB'
+    power = 3 if size >= 1e9 else 2 if size >= 1e6 else 1
+    tokens, texts = counted(num_tokens(config), 'token'), counted(lanes, 'text')
+    return f'cache: {tokens} x {texts}, {dtype}, {size / 1000**power:,.2f} {" kMG"[power]}B'

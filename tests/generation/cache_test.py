@@ -45,9 +45,14 @@ def test_the_cache_of_a_large_context_is_that_of_its_texts():
     given = attributes('llama', max_position_embeddings=40_960)
     model = hosts.make(model_fields.model_of(given, 'config.json'), 16)
     kv = model.config.num_layers * 2 * (model.config.num_kv_heads or model.config.num_heads)
-    token = kv * model.config.head_dim * 4 / 1e9
+    token = kv * model.config.head_dim * 4
     assert cache.in_words(model, 8).startswith('cache: 40,960 tokens x 8 texts, float32, ')
-    assert f', {8 * 40_960 * token:.2f} GB' in cache.in_words(model, 8)
+    for lanes, unit, name in ((100, 1e9, 'GB'), (8, 1e6, 'MB')):
+        assert cache.in_words(model, lanes).endswith(
+            f', {lanes * 40_960 * token / unit:.2f} {name}'
+        )
+    small = cache.in_words(cache.for_texts(model, 1), 1)
+    assert small == f'cache: 1 token x 1 text, float32, {token / 1e3:.2f} kB'
     for longest, kept in ((0, 1), (16, 1), (17, 16), (100, 96), (50_000, 40_960)):
         assert cache.num_tokens(cache.for_texts(model, longest).config) == kept
     memory, _ = toys.toy('infini')
@@ -98,7 +103,7 @@ def test_a_text_beyond_the_context_is_scored_in_windows(run, capsys):
     losses = scorer(text)
     said = capsys.readouterr().err
     assert 'longer than the 24 tokens that the model reads: scored in windows' in said
-    assert 'cache: 16 tokens x 1 texts' in said and 'texts begin with token 256' in said
+    assert 'cache: 16 tokens x 1 text, ' in said and 'texts begin with token 256' in said
     first = Scorer(run)(text[:24])
     np.testing.assert_allclose(losses.nats[:24], first.nats, atol=1e-5)
     assert len(losses.nats) == len(text) and np.isfinite(losses.nats).all()
@@ -108,7 +113,7 @@ def test_a_text_beyond_the_context_is_scored_in_windows(run, capsys):
 def test_a_prompt_that_the_positions_do_not_reach_is_refused(run, capsys):
     options = dict(length=4, temperature=0.0)
     generate(run, 'alpha', options, out=io.StringIO())
-    assert 'cache: 8 tokens x 1 texts' in capsys.readouterr().err
+    assert 'cache: 8 tokens x 1 text, ' in capsys.readouterr().err
     with pytest.raises(
         UsageError, match='22 prompt tokens and --length=4: .* positions for 24 tok'
     ):
