@@ -77,7 +77,7 @@ def test_columns_are_printed(experiment):
     )
 
 
-def test_a_loaded_memory_comes_before_the_text(experiment, tmp_path):
+def test_a_loaded_memory_comes_before_the_text(experiment, tmp_path, capsys):
     """A text in two halves: the second after the memory of the first, as in one go."""
     made, params = experiment
     half, state = len(TEXT) // 2, str(tmp_path / 'memory')
@@ -91,7 +91,10 @@ def test_a_loaded_memory_comes_before_the_text(experiment, tmp_path):
     plain = model.config.to_dict() | {'segment_length': model.segment_length}
     fresh = fresh_state(model, params, 1)
     memory_file.save(state, fresh, jnp.zeros((1, 0), jnp.int32), plain, params)
+    assert 'not scored' not in capsys.readouterr().err
     nothing_before = score(made, 'abc', load_state=state, out=out)
+    said = capsys.readouterr().err
+    assert '2 tokens (the first of a text is not scored), 2 bytes: ' in said
     assert np.isnan(nothing_before.nats).tolist() == [True, False, False]
     assert nothing_before.scored == nothing_before.num_bytes == 2
 
