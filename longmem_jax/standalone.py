@@ -349,10 +349,9 @@ def _complete(settings: dict[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be hashed and compared: tuples for lists, Python's numbers for numpy's."""
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_plain, value))
-    return value.item() if isinstance(value, np.generic) else value
+    """A value that can be hashed and compared: tuples for lists and arrays, numbers of Python."""
+    value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
 def named(entry: Entry) -> Callable[..., Layer]:

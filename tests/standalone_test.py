@@ -288,6 +288,10 @@ def test_names_are_all_and_documented():
         (dict(segment_length=0), 'segment_length = 0: must be at least 1'),
         (dict(dtype='float17'), "dtype = 'float17': did you mean 'bfloat16'"),
         (dict(dropout=2.0), 'dropout = 2.0: must lie between 0 and 1'),
+        (dict(rotary_bands=np.ones(2)), r'rotary_bands = \(1.0, 1.0\): two rising numbers above 0'),
+        (dict(rotary_bands=jnp.arange(2)), r'rotary_bands = Array\(.*such as \(1.0, 4.0\)'),
+        (dict(rotary_bands=5), 'rotary_bands = 5: two rising numbers'),
+        (dict(rotary_bands={1: 4}), 'rotary_bands = {1: 4}: two rising numbers'),
     ],
 )
 def test_wrong_fields_are_one_message(arguments, message):
@@ -344,13 +348,13 @@ def test_a_mistyped_size_is_named():
 
 
 @pytest.mark.parametrize('name', OWN_CODE)
-def test_a_layer_of_lists_and_numpy_numbers_is_the_same_layer(name):
+def test_a_layer_of_arrays_and_numpy_numbers_is_the_same_layer(name):
     """Layers are static arguments of jit: they must hash, and equal ones must compile once."""
     plain = small(name)
 
     def numpy_like(value):
         if isinstance(value, tuple):
-            return list(value)
+            return np.asarray(value)
         return np.int64(value) if type(value) is int else value
 
     other = small(name, **{field: numpy_like(value) for field, value in plain.fields})

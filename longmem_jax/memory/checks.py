@@ -43,6 +43,7 @@ def size_problems(model: Any) -> list[str]:
     return (
         problems
         + _key_heads(model)
+        + _rotary_bands(model)
         + between(model, 0, 1, 'dropout', 'attention_dropout', ends='[)')
     )
 
@@ -126,10 +127,16 @@ def _rotary_scaling(model: Any) -> list[str]:
     problems += above(model, 0, 'rotary_gain')
     if model['rotary_scaling'] in ('llama3', 'yarn'):
         problems += at_least(model, 1, 'rotary_original')
-        bands = tuple(model['rotary_bands'])
-        if len(bands) != 2 or not 0 < bands[0] < bands[1]:
-            problems.append(f'rotary_bands = {bands}: two rising numbers above 0 are needed')
     return problems
+
+
+def _rotary_bands(model: Any) -> list[str]:
+    """Problems of the only size that is a tuple, whether it is read or not."""
+    match model['rotary_bands']:
+        case [int() | float() as least, int() | float() as most] if 0 < least < most:
+            return []
+    given = model['rotary_bands']
+    return [f'rotary_bands = {given!r}: two rising numbers above 0 are needed, such as (1.0, 4.0)']
 
 
 def _key_heads(model: Any) -> list[str]:
