@@ -102,7 +102,7 @@ def configure(
     if isinstance(config, os.PathLike):
         config = os.fsdecode(config)
     if isinstance(config, ml_collections.ConfigDict):
-        made = config.copy_and_resolve_references()
+        made = ml_collections.ConfigDict(config).copy_and_resolve_references()  # a frozen one too
     elif Path(config).suffix == '.json':
         made = saved_config(config)
     else:

@@ -9,6 +9,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import optax
 import pytest
@@ -201,6 +202,9 @@ def test_a_memory_is_kept_in_a_file(run, tmp_path):
 def test_configurations_by_name_and_what_is_wrong_with_them(tmp_path):
     config = longmem_jax.configure('quickstart:memory=infini', {'train.num_steps': 7})
     assert config.train.num_steps == 7 and 'infini' in config.model.attention
+    frozen = ml_collections.FrozenConfigDict(config)
+    changed = longmem_jax.configure(frozen, {'train.num_steps': 8})
+    assert changed.train.num_steps == 8 and longmem_jax.configure(frozen) == config
     file = tmp_path / 'own.py'
     file.write_text('from longmem_jax.configs.quickstart import get_config  # noqa\n')
     assert longmem_jax.configure(file) == longmem_jax.configure('quickstart')
