@@ -29,7 +29,7 @@ import numpy as np
 from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.in_place import reset_lanes
-from longmem_jax.layers.dropout import Dropout
+from longmem_jax.layers.dropout import Dropout, asking_for_keys
 from longmem_jax.memory.alone import Surrounded, apart, module, parts_of, settings_read
 from longmem_jax.memory.checks import kernel_problems, layer_problems, size_problems
 from longmem_jax.memory.registry import ATTENTION, LAYERS
@@ -132,10 +132,11 @@ class Layer(nn.Module):
         if start.ndim == 1:
             state = reset_lanes(start, fresh, state)
         x = packing.pack(x.astype(self.settings.dtype))
-        y, state, aux = self.inner(x, state, segment, train=train)
+        with asking_for_keys():
+            y, state, aux = self.inner(x, state, segment, train=train)
+            y = self.drop(y, deterministic=not train)  # as a block of a model does with every layer
         if hasattr(state, 'carried'):  # what blocks of a model hand on is no part of the state
             state = state.replace(carried={})
-        y = self.drop(y, deterministic=not train)  # as a block of a model does with every layer
         y = packing.unpack(y)
         return jnp.where(valid[..., None], y, jnp.zeros_like(y)), state, aux
 

@@ -5,9 +5,27 @@ dropped, forwards and backwards, and draws it again for every tile. Behind the b
 kept, a byte per number.
 """
 
+import contextlib
+from collections.abc import Iterator
+
+import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+
+@contextlib.contextmanager
+def asking_for_keys() -> Iterator[None]:
+    """Says in Flax's error about a missing key what a caller of `standalone.Layer` is to give."""
+    try:
+        yield
+    except flax.errors.InvalidRngError as error:
+        if '"params"' in str(error):  # of `init`
+            raise
+        needed = "train=True, rngs={'dropout': key, 'memory': other_key}"
+        raise flax.errors.InvalidRngError(
+            f'in training this layer draws numbers: layer.apply(..., {needed})'
+        ) from None
 
 
 class Dropout(nn.Module):
