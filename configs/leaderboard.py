@@ -8,10 +8,10 @@ group S5; with `:tiny` S3), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last
 Python's standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of
 64, for two cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it
 for all memories and makes the table, with feed-forward layers of a width that makes parameters equal.
-All attention sees half of the token before (`token_shift`), and in BABILong, whose facts have six
-tokens, a part of each of the last eight: a layer that cannot single out what is just before would
-otherwise be worse in every task, for no reason of its memory, and the others would take thousands of
-steps to find it.
+All attention sees half of the token before (`token_shift`), and in RULER and BABILong, where what is
+looked up has several tokens, a part of each of the last eight: a layer that cannot single out what is
+just before would otherwise be worse in every task, for no reason of its memory, and the others would
+take thousands of steps to find it.
 """
 
 from typing import Any
@@ -20,7 +20,11 @@ from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import new_segment, one_of, variant
 
-RULER, BABILONG = ('vt', 'fwe', 'niah_single_1', 'cwe'), ('qa1', 'qa2', 'qa3')
+# Lengths of training in sixteenths of the longest that the others have: from the shortest that fits on.
+RULER = dict(
+    vt=(10, 12, 14, 16), fwe=(8, 10, 12, 16), niah_single_1=(11, 12, 14, 16), cwe=(18, 20, 24)
+)  # fmt: skip
+BABILONG = ('qa1', 'qa2', 'qa3')
 DELTA_RULES = ('delta_net', 'gated_delta_net', 'kimi_delta')
 TASKS = ('mqar', 'surface', 'state', *RULER, *BABILONG, 'stdlib', 'text')
 
@@ -54,7 +58,7 @@ def get_config(arg=''):
         fillers=64,
         vocabulary=4096,  # of RULER and BABILong
         longest=1024,
-        babilong_steps=20_000,
+        question_steps=20_000,  # of RULER and BABILong
         group='S5',
         products=(4, 8, 16, 32, 64),
     )
@@ -78,7 +82,7 @@ def get_config(arg=''):
             fillers=8,
             vocabulary=512,
             longest=512,
-            babilong_steps=3000,  # the memories that learn it begin to look up after 500 to 2,000
+            question_steps=3000,  # memories that learn it begin to look up after 500 to 2,000
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
         )
@@ -95,15 +99,17 @@ def get_config(arg=''):
             config.evaluate.max_test_segments = 512
             return
         shared = dict(documents=10_000_000, eval_documents=sizes['documents'])
-        if name in RULER + BABILONG:
+        if name in RULER or name in BABILONG:
             data.source = 'ruler' if name in RULER else 'babilong'
             # Short documents too, from which looking up is learned first.
             longest = sizes['longest']
-            own: dict[str, Any] = dict(lengths=(3 * longest // 4, longest), example=False)
-            if name in BABILONG:
-                own = dict(lengths=(0, longest // 8, longest // 4, longest // 2), prompt=0)
-                config.model.token_shift = 'last_eight'
-                config.train.num_steps = sizes['babilong_steps']
+            own: dict[str, Any] = dict(
+                lengths=(0, longest // 8, longest // 4, longest // 2), prompt=0
+            )
+            if name in RULER:
+                own = dict(lengths=tuple(longest * n // 16 for n in RULER[name]), example=False)
+            config.model.token_shift = 'last_eight'
+            config.train.num_steps = sizes['question_steps']
             data.task = shared | own | dict(name=name)
             config.model.vocab_size = sizes['vocabulary']
             data.tokenizer = dict(kind='bpe', path='', size=sizes['vocabulary'])

@@ -11,9 +11,10 @@ text, and the JSON of SQuAD or HotpotQA. `:tiny` has 2 layers of 64 and vt at 32
 a worked example, for two cores.
 
 Not the paper's: it tests large language models and trains none. Small models learn little of these
-tasks from scratch; `--config.data.task.lengths='(512, 1024, 4096)'` trains at several lengths. Scores
-are those of the answer, token by token. `longmem_jax.hosts.commands.lm_eval_files` writes the same
-samples for lm-eval, where a model writes freely and is scored as in the paper.
+tasks from scratch; `--config.data.task.lengths='(512, 1024, 4096)'` trains at several lengths. The score
+`exact_match` is the share of the parts of an answer that are right, as in the paper, but a model that
+answers wrongly is told the right part before it goes on. `longmem_jax.hosts.commands.lm_eval_files`
+writes the same samples for lm-eval, where a model writes freely and is scored as in the paper.
 """
 
 from typing import Any

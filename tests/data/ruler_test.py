@@ -153,7 +153,10 @@ def test_the_answer_alone_is_scored(case):
         assert text == sample.text + sample.prefix + answer and document.num_bytes == 0
         parts = sample.outputs[:1] if case.data.task.name.startswith('qa') else sample.outputs
         assert all(part in answer for part in parts)
-        assert set(document.scored[-len(answer) : -1]) <= {1} and document.scored[-1] == 2
+        ends = np.flatnonzero(document.scored == 2)  # of a part each: RULER scores the share
+        named = zip(samples.family.parts(sample), ends, strict=True)
+        assert all(text.encode()[: end + 1].endswith(part.encode()) for part, end in named)
+        assert sorted(samples.family.parts(sample)) == sorted(parts) and ends[-1] == len(text) - 1
         assert len(text) - len(answer) + samples.family.generated <= length_of(case.data.task.name)
 
 
@@ -231,7 +234,7 @@ def test_floors_are_those_of_the_rules(tmp_path):
     config = config_of(tmp_path, 'fwe', 900)
     corpus = load.load(config.data, 'test', Bytes())
     found = floors.measure(config, 'test', corpus, lambda: corpus)
-    assert found.answers == 3 and found.scores['look up: everything']['exact_match'] == 1.0
+    assert found.answers == 9 and found.scores['look up: everything']['exact_match'] == 1.0
     assert found.scores['look up: the question']['accuracy'] < 0.2
 
 
@@ -321,8 +324,8 @@ def test_a_common_word_may_be_two(tmp_path, monkeypatch):
     monkeypatch.setattr(words, 'listed', lambda: twice)
     config = config_of(tmp_path, 'cwe', 1000, example=False)
     samples = source.Samples(config.data, 'train', crude)
-    sample, (text, _, answer) = samples[0], source.Documents(samples)[0]
-    named = samples.family._list(answer.text)
+    sample, (text, _, *answers) = samples[0], source.Documents(samples)[0]
+    named = samples.family._list(''.join(answer.text for answer in answers))
     assert sorted(named) == sorted(sample.outputs)
     places = [text.text.index(f'. {word}') for word in named]
     assert places == sorted(places)

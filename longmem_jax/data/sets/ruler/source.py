@@ -5,6 +5,7 @@ character by character. Not so the five tasks with essays: where a sentence ends
 ours there. Training draws each document by itself, so that permutations differ too.
 """
 
+import itertools
 import random
 import re
 import threading
@@ -231,7 +232,10 @@ class Samples(Sequence[Sample]):
 
 
 class Documents(Sequence[tuple[Piece, ...]]):
-    """Samples with their answers, in pieces; the answer alone is scored."""
+    """Samples with their answers, in pieces.
+
+    Every part of an answer is a piece of its own, so that the share of right ones is RULER's score.
+    """
 
     def __init__(self, samples: Samples):
         """Writes nothing yet."""
@@ -242,11 +246,15 @@ class Documents(Sequence[tuple[Piece, ...]]):
 
     def __getitem__(self, index: int) -> tuple[Piece, ...]:  # type: ignore[override]  # no slices
         sample, family = self._samples[index], self._samples.family
-        asked = sample.text.rindex(family.question)
+        asked, parts = sample.text.rindex(family.question), family.parts(sample)
+        answers = [f' {family.written(parts[:count])}' for count in range(1, len(parts) + 1)]
         return (
             Piece(sample.text[:asked], READ),
             Piece(sample.text[asked:] + sample.prefix, READ),
-            Piece(f' {family.written(family.parts(sample))}', ANSWER),
+            *(
+                Piece(answer.removeprefix(before), ANSWER)
+                for before, answer in itertools.pairwise(['', *answers])
+            ),
         )
 
 
