@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong.chunks import in_chunks, split, unsplit
 from longmem_jax.lifelong.network import Encoded, Network
-from longmem_jax.lifelong.rows import Rows, take
+from longmem_jax.lifelong.rows import Rows, one, take
+from longmem_jax.lifelong.steps import Gradient
 from longmem_jax.training.optimizer import parameter_path
 
 Part = dict[str, jax.Array]  # parameters by their path
@@ -171,11 +172,6 @@ def adapt_to(
     return adapt(loss, part_of(params, settings.adapted), None, settings)
 
 
-def one(rows: Rows) -> Rows:
-    """A single row, leaves [...], as rows [1, ...]."""
-    return jax.tree.map(lambda leaf: leaf[None], rows)
-
-
 def predict_each(
     network: Network,
     params: Any,
@@ -221,22 +217,6 @@ def adapt_once(
     return put(params, part)
 
 
-class Meta(NamedTuple):
-    """A meta-loss and its gradient.
-
-    Attributes:
-      loss: mean over the rows that are there, nats, scalar.
-      losses: of the rows, each at its own adapted parameters, float32 [n].
-      scores: of the rows, each at its own adapted parameters, leaves [n, ...].
-      gradient: of `loss` with respect to the parameters before adaptation.
-    """
-
-    loss: jax.Array
-    losses: jax.Array
-    scores: Any
-    gradient: Any
-
-
 def meta_gradient(
     network: Network,
     params: Any,
@@ -247,10 +227,11 @@ def meta_gradient(
     found: jax.Array,
     settings: Adaptation,
     dropout: jax.Array | None = None,
-) -> Meta:
+) -> Gradient:
     """The meta-task loss `l(f_w~(x), y)` with `w~` adapted to the neighbours of x (Wang et al., 2020).
 
-    The gradient is exact, through the gradients of the adaptation and through the anchor's W; or, with
+    Losses and scores of the rows are each at its own `w~`; the gradient is with respect to `params`. It
+    is exact, through the gradients of the adaptation and through the anchor's W; or, with
     `settings.first_order`, the sum of the gradients at the adapted parameters.
 
     Args:
@@ -289,4 +270,4 @@ def meta_gradient(
     losses, scores = unsplit(aux, len(there))
     count = jnp.maximum(there.sum(), 1)
     loss = jnp.where(there, losses, 0).sum() / count
-    return Meta(loss, losses, scores, jax.tree.map(lambda leaf: leaf / count, gradients))
+    return Gradient(loss, losses, scores, jax.tree.map(lambda leaf: leaf / count, gradients))

@@ -49,6 +49,11 @@ def take(rows: Rows, numbers: jax.Array) -> Rows:
     return jax.tree.map(lambda leaf: leaf[numbers], rows)
 
 
+def one(row: Rows) -> Rows:
+    """A single row, leaves [...], as rows [1, ...]."""
+    return jax.tree.map(lambda leaf: leaf[None], row)
+
+
 def inputs(tokens: jax.Array, types: jax.Array) -> Inputs:
     """Texts of stored tokens, [n, length] each."""
     valid = tokens != jnp.asarray(NOTHING).astype(tokens.dtype)

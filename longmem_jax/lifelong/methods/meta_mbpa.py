@@ -105,7 +105,7 @@ def make(
     def meta(
         state: LearnerState, params: Any, stream: Rows, rows: steps.Batch, keys: jax.Array,
         dropout: jax.Array,
-    ) -> adaptation.Meta:  # fmt: skip
+    ) -> steps.Gradient:  # fmt: skip
         own = None if settings['own_row'] else rows.numbers
         numbers, _, found = episodic.nearest(state.memory, keys, settings['num_neighbours'], own)
         return adaptation.meta_gradient(

@@ -18,7 +18,7 @@ from longmem_jax.lifelong import steps
 from longmem_jax.lifelong.chunks import split
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
 from longmem_jax.lifelong.network import Network
-from longmem_jax.lifelong.rows import Rows
+from longmem_jax.lifelong.rows import Rows, one
 from longmem_jax.problems import at_least, between
 from longmem_jax.training.step import keep_finite
 
@@ -90,8 +90,7 @@ def squared_gradients(network: Network, params: Any, batch: steps.Batch, chunk: 
     filled = jnp.arange(there.size).reshape(there.shape) < len(batch.there)
 
     def of_row(row: Rows, there: jax.Array) -> Any:
-        row = jax.tree.map(lambda leaf: leaf[None], row)
-        gradient = jax.grad(lambda params: network.loss(params, row, there[None]))(params)
+        gradient = jax.grad(lambda params: network.loss(params, one(row), there[None]))(params)
         return jax.tree.map(jnp.square, gradient)
 
     def add(total: Any, part: Any) -> tuple[Any, None]:
