@@ -383,9 +383,9 @@ def test_distances_are_checked():
     check = TASKS['recall'].check
     assert check(KEYS) == []
     for changes, message in (
-        (dict(distances=(100, 40)), 'rising numbers'),
-        (dict(distances=()), 'rising numbers'),
-        (dict(distances='far'), 'must be a tuple of ints'),
+        (dict(distances=(100, 40)), 'must be rising ints'),
+        (dict(distances=()), 'must be rising ints'),
+        (dict(distances='far'), 'must be rising ints'),
         (dict(num_pairs=20), '20 keys need 95 tokens'),
         (dict(kind='haystack'), "kind = 'haystack'"),
         (dict(spread='far'), "spread = 'far'"),

@@ -18,7 +18,6 @@ from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.problems import of_section
 
 QUESTIONS = ('colours', 'last', 'last_three')
 EASY = ('present', 'last_collision')
@@ -36,11 +35,6 @@ FIELDS = dict(
     recolour=(0.0, 1.0),  # probability per particle and step
 )
 CHUNK = 256  # steps whose random numbers are drawn together
-
-
-def check(settings: Any) -> list[str]:
-    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
-    return of_section(settings, FIELDS)
 
 
 def vocabulary(settings: Any) -> Vocabulary:

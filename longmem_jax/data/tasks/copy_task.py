@@ -12,7 +12,6 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.problems import of_section
 
 FIELDS = dict(
     documents=(1, 10**9),
@@ -21,11 +20,6 @@ FIELDS = dict(
     max_count=(1, 1000),  # the longest run
 )
 WORDS = ('<begin>', 'A', 'B', '?', '<end>')
-
-
-def check(settings: Any) -> list[str]:
-    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
-    return of_section(settings, FIELDS)
 
 
 def greatest_distance(settings: Any) -> int:

@@ -16,7 +16,6 @@ from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section
 
 CHARACTERS = (
     'king queen knight guard priest monk witch wizard thief merchant farmer fisherman hunter '
@@ -55,11 +54,6 @@ FIELDS = dict(
     instruction_share=(0.0, 1.0),  # of locations in which an instruction is given
     train_on_text=bool,  # learn from all of the text, or from executions only
 )
-
-
-def check(settings: Any) -> list[str]:
-    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
-    return of_section(settings, FIELDS)
 
 
 def vocabulary(settings: Any) -> Vocabulary:

@@ -29,10 +29,8 @@ FIELDS = dict(
     power=(0.0, 1.0),  # of the distance, plus one; 1 = questions are spread evenly
     passes=(1, 100),  # times that the list of pairs is given
     fill=FILLS,
-    num_fillers=(
-        0,
-        10_000,
-    ),  # more words, of the filler of `distances`; 0 = blanks, also if not given
+    # More words, of the filler of `distances`; 0 = blanks, also if not given.
+    num_fillers=(0, 10_000),
 )
 
 

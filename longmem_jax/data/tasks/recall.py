@@ -18,7 +18,7 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.problems import of_section
+from longmem_jax.problems import of_section, rising
 
 KINDS = ('passkey', 'needles', 'copy', 'associative')
 SPREADS = ('even', 'log')
@@ -42,14 +42,7 @@ def check(settings: Any) -> list[str]:
     other_fields = {name: settings[name] for name in settings if name != 'distances'}
     other_fields = {'spread': 'even', 'ask_every': 0} | other_fields
     problems = of_section(other_fields, FIELDS)
-    distances = settings.get('distances')
-    where = f'distances = {distances}'
-    try:
-        numbers = tuple(int(number) for number in distances)
-    except (TypeError, ValueError):
-        return [*problems, f'{where}: must be a tuple of ints, such as (64, 256, 1024)']
-    if not numbers or min(numbers) < 0 or list(numbers) != sorted(set(numbers)):
-        problems.append(f'{where}: must be rising numbers, all at least 0')
+    problems += rising(settings, 'distances', 0, 'tokens, such as (64, 256, 1024)')
     if problems:
         return problems
     if other_fields['ask_every'] and settings['kind'] != 'passkey':
@@ -59,10 +52,10 @@ def check(settings: Any) -> list[str]:
         )
     if settings['kind'] in ('needles', 'associative'):
         room = (settings['num_pairs'] - 1) * (settings['answer_length'] + 2)
-        if room > numbers[0]:
+        if room > settings['distances'][0]:
             problems.append(
-                f'{where}: {settings["num_pairs"]} keys need {room} tokens; choose distances of at '
-                f'least {room}, or fewer keys'
+                f'distances = {settings["distances"]}: {settings["num_pairs"]} keys need {room} tokens; '
+                f'choose distances of at least {room}, or fewer keys'
             )
     return problems
 
@@ -134,7 +127,7 @@ class Recall(Drawn):
     def _draw(self, index: int) -> tuple[np.random.Generator, int, int]:
         """Generator of a document, its distance, and its number of fillers before the first key."""
         random = self._random(index)
-        distances = tuple(int(number) for number in self._settings['distances'])
+        distances = self._settings['distances']
         low, high = distances[0], distances[-1]
         if self._split == 'train':
             if self._settings.get('spread', 'even') == 'log':

@@ -1,5 +1,6 @@
 """The tasks that `config.data.source` may name."""
 
+import functools
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from longmem_jax.data.tasks import (
     sorting,
     state_tracking,
 )
+from longmem_jax.problems import of_section
 from longmem_jax.registry import Registry
 
 Settings = Any  # `config.data.task`
@@ -62,9 +64,13 @@ class Task(NamedTuple):
 def _task(
     module: ModuleType, corpus: Callable[..., AnyCorpus], rules: ModuleType | None = None
 ) -> Task:
-    """The task of a module, by the names that every one of them has; its rules may be another's."""
+    """The task of a module, by the names that every one of them has; its rules may be another's.
+
+    One without `check` has its `FIELDS` checked, and no more.
+    """
     rules, distance = rules or module, getattr(module, 'greatest_distance', None)
-    given = corpus, module.check, module.vocabulary, rules.questions, rules.RULES, distance
+    check = getattr(module, 'check', None) or functools.partial(of_section, allowed=module.FIELDS)
+    given = corpus, check, module.vocabulary, rules.questions, rules.RULES, distance
     return Task(*given, getattr(module, 'SERIES', None))
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.problems import of_section
 
 FIELDS = dict(
     documents=(1, 10**9),
@@ -21,11 +20,6 @@ FIELDS = dict(
     length=(1, 10**8),  # tokens to be counted
     num_tokens=(2, 1000),
 )
-
-
-def check(settings: Any) -> list[str]:
-    """Problems of `config.data.task`; `FIELDS` lists what is allowed."""
-    return of_section(settings, FIELDS)
 
 
 def vocabulary(settings: Any) -> Vocabulary:

@@ -198,9 +198,8 @@ def _where_are_places(draws: random.Random) -> list[Sample]:
         forms = Fact('is', first, direction, second), Fact('is', second, OPPOSITE[direction], first)
         facts.append(draws.choice(forms))
     draws.shuffle(facts)
-    pair = draws.choice(
-        ((low, middle), (middle, high))
-    )  # the first is north, or east, of the second
+    # The first is north, or east, of the second.
+    pair = draws.choice(((low, middle), (middle, high)))
     questions = []
     for (first, second), to in ((pair, direction), (pair[::-1], OPPOSITE[direction])):
         questions.append(Sample(tuple(facts), Question('what is', to, second), first))
