@@ -118,7 +118,6 @@ def objective(
         'policy_loss': policy_loss,
         'value_loss': value_loss,
         'entropy': spread,
-        'kl': acted.mean(
-            moved
-        ),  # of the policy that acted to the present one, as its actions show it
+        # Of the policy that acted to the present one, as its actions show it.
+        'kl': acted.mean(moved),
     }

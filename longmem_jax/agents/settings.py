@@ -1,5 +1,6 @@
 """`config.reinforcement`: its fields, the environment, and their rules."""
 
+import math
 from typing import Any
 
 from longmem_jax.agents.actor_critic import A2C, ALGORITHMS
@@ -73,9 +74,7 @@ def _weights(config: Any) -> list[str]:
 def environment_problems(config: Any, environment: Environment) -> list[str]:
     """Problems of a model for its environment: sizes, and memories longer than any episode."""
     model, problems = config.model, []
-    size = 1
-    for axis in environment.observation.shape:
-        size *= axis
+    size = math.prod(environment.observation.shape)
     for name, needed in (('actions', environment.num_actions), ('observation', size)):
         if model.agent[name] != needed:
             problems.append(

@@ -173,10 +173,7 @@ def chosen(episode: Episode, most: int) -> np.ndarray:
 
 
 def write_png(path: str | Path, environment: Environment, episode: Episode, most: int = 12) -> None:
-    """Writes some steps of an episode of at least one step, one below the other.
-
-    At most `most`, evenly spread.
-    """
+    """Writes at most `most` of the steps of an episode, one at least, evenly spread, in a column."""
     frames = _frames(environment, episode, most)
     page = Image.new(
         'RGB', (frames[0].width, sum(each.height + GAP for each in frames)), COLOURS['paper']

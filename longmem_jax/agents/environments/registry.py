@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from longmem_jax.agents.environments import corridor, portal, repeat_previous, suites
@@ -27,24 +26,18 @@ class Entry(NamedTuple):
     defaults: Mapping[str, Any]
 
 
-def _entry(module: ModuleType) -> Entry:
-    """The entry of a module, by the names that every one of them has."""
-    return Entry(module.build, module.check, module.FIELDS, module.DEFAULTS)
-
-
-def _of_suite(name: str) -> Entry:
-    """The entry of an environment that needs a package."""
-    check = functools.partial(suites.check, name)
-    defaults, rules = suites.TABLES[name]
-    return Entry(suites.BUILD[name], check, rules, defaults)
-
-
 ENVIRONMENTS = Registry(
     'environment',
     Entry,
     {
-        **{module.NAME: _entry(module) for module in (corridor, portal, repeat_previous)},
-        **{name: _of_suite(name) for name in suites.BUILD},
+        **{
+            module.NAME: Entry(module.build, module.check, module.FIELDS, module.DEFAULTS)
+            for module in (corridor, portal, repeat_previous)
+        },
+        **{
+            name: Entry(suites.BUILD[name], functools.partial(suites.check, name), rules, defaults)
+            for name, (defaults, rules) in suites.TABLES.items()
+        },
     },
     kind='environment',
 )
