@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 from safetensors import SafetensorError
 
 from longmem_jax import files
@@ -133,11 +132,10 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
         raise UsageError(f'{where}: has lost its checksum; it was changed.')
     _require_model(where, metadata, model, params)
     named, structure = _named(abstract)
-    for name, leaf in named.items():
-        _require_same(where, name, leaves.get(name), leaf.shape, leaf.dtype)
     given, length = leaves.get(PENDING), model['segment_length']
     size = min(given.shape[-1], length) if given is not None and given.ndim else 0
-    _require_same(where, PENDING, given, (1, size), np.dtype(np.int32))
+    tokens = {PENDING: jax.ShapeDtypeStruct((1, size), np.int32)}
+    tensor_file.require_shapes(leaves, named | tokens, where)
     pending = leaves[PENDING]
     if unknown := set(leaves) - {*named, PENDING}:
         raise UsageError(
@@ -177,10 +175,3 @@ def _require_model(where: str, metadata: dict[str, str], model: Any, params: Any
             f'{schema.shown(metadata["parameters"])[1:-1]} there, {fingerprint(params)} here); load the '
             'same checkpoint.'
         )
-
-
-def _require_same(where: str, name: str, found: Any, shape: Any, dtype: DTypeLike) -> None:
-    """Raises `UsageError` unless an array is there and has this shape and dtype."""
-    if found is None or found.shape != tuple(shape) or found.dtype != dtype:
-        said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'
-        raise UsageError(f'{where}: {name} is {said}, this model needs {dtype} {list(shape)}.')

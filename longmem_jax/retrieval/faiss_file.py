@@ -13,6 +13,7 @@ numbers      int64 [keys], of the keys in the datastore, in the same order
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from longmem_jax.errors import UsageError
@@ -59,17 +60,13 @@ def load(path: Path, faiss: Any, index: Any, digest: str, keys: int) -> None:
         raise UsageError(f'{where}: an index of other keys.')
     book = index.pq.M * index.pq.ksub * index.pq.dsub
     wanted = {
-        'centroids': ((index.nlist, index.d), np.float32),
-        'codebooks': ((book,), np.float32),
-        'sizes': ((index.nlist,), np.int64),
-        'codes': ((keys, index.code_size), np.uint8),
-        'numbers': ((keys,), np.int64),
+        'centroids': jax.ShapeDtypeStruct((index.nlist, index.d), np.float32),
+        'codebooks': jax.ShapeDtypeStruct((book,), np.float32),
+        'sizes': jax.ShapeDtypeStruct((index.nlist,), np.int64),
+        'codes': jax.ShapeDtypeStruct((keys, index.code_size), np.uint8),
+        'numbers': jax.ShapeDtypeStruct((keys,), np.int64),
     }
-    for name, (shape, dtype) in wanted.items():
-        array = arrays.get(name)
-        if array is None or array.shape != shape or array.dtype != dtype:
-            found = 'missing' if array is None else f'{array.dtype} {list(array.shape)}'
-            raise UsageError(f'{where}: {name} is {found}, not {np.dtype(dtype)} {list(shape)}.')
+    tensor_file.require_shapes(arrays, wanted, where)
     tensor_file.require_finite(arrays, where)
     sizes, numbers = arrays['sizes'], arrays['numbers']
     inside = bool((numbers >= 0).all() and (numbers < keys).all())

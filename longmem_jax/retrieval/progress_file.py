@@ -41,11 +41,7 @@ def go_on(path: Path, reader: Reader, like: Mapping[str, np.ndarray]) -> dict[st
     lanes = np.asarray(reader.cursor.document)
     wanted = {f'memory_{i:05}': leaf for i, leaf in enumerate(leaves)}
     wanted |= {'document': lanes, 'offset': lanes, 'ordinals': reader.ordinals, **like}
-    for name, leaf in wanted.items():
-        found = saved.get(name)
-        if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
-            said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'
-            raise UsageError(f'{where}: {name} is {said}, not {leaf.dtype} {list(leaf.shape)}.')
+    tensor_file.require_shapes(saved, wanted, where)
     tensor_file.require_finite(saved, where)
     cursor = Cursor(saved['document'], saved['offset'])
     reader.require_place(cursor, saved['ordinals'], where)

@@ -22,7 +22,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.typing import DTypeLike
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import shared_out
@@ -123,24 +122,21 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
             + '\nGo back to these settings, or delete that folder and run --mode=train_spalm.'
         )
 
-    def take(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        found = saved.get(name)
-        if found is None or found.shape != shape or found.dtype != dtype:
-            said = 'missing' if found is None else f'{found.dtype} {found.shape}'
-            raise UsageError(
-                f'{folder / "parameters.safetensors"}: {name} is {said}, not {dtype} {shape}; delete '
-                f'{folder} and run --mode=train_spalm.'
-            )
-        return found
+    def take(name: str, like: Any) -> np.ndarray:
+        where = f'{folder / "parameters.safetensors"} (delete {folder}, run --mode=train_spalm)'
+        tensor_file.require_shapes(saved, {name: like}, where)
+        return saved[name]
 
-    width = (experiment.config.model.d_model,)
-    scale = take('log_scale', (), np.float32) if about['learned_scale'] else None
-    gate = Gate(take('gate', width, np.float32), scale)
+    weights = jax.ShapeDtypeStruct((experiment.config.model.d_model,), np.float32)
+    scale = (
+        take('log_scale', jax.ShapeDtypeStruct((), np.float32)) if about['learned_scale'] else None
+    )
+    gate = Gate(take('gate', weights), scale)
     if about['frozen']:
         return _start(experiment), gate
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jax.device_put(
-            take('params/' + parameter_path(path), leaf.shape, leaf.dtype), leaf.sharding
+            take('params/' + parameter_path(path), leaf), leaf.sharding
         ),
         experiment.abstract_state.params,
     )

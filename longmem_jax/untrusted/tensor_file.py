@@ -117,6 +117,17 @@ def checksum(arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
+def require_shapes(arrays: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
+    """Raises `UsageError` unless there is an array of each name, with the shape and dtype it has in
+    `wanted`, which are arrays or `jax.ShapeDtypeStruct`s.
+    """
+    for name, like in wanted.items():
+        found, shape = arrays.get(name), tuple(like.shape)
+        if found is None or found.shape != shape or found.dtype != like.dtype:
+            said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'
+            raise UsageError(f'{where}: {name} is {said}, not {like.dtype} {list(shape)}.')
+
+
 def require_finite(arrays: Mapping[str, np.ndarray], where: str) -> None:
     """Raises `UsageError` where a float is not a finite number."""
     for name, array in arrays.items():
