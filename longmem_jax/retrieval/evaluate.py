@@ -2,8 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from longmem_jax.reporting.waiting import Waiting
 from longmem_jax.retrieval import report, spalm
 from longmem_jax.retrieval.cache import Cache
 from longmem_jax.retrieval.datastore import Datastore, identity
-from longmem_jax.retrieval.index import Index, make_index
+from longmem_jax.retrieval.index import Index, open_datastore
 from longmem_jax.retrieval.knn_lm import log_probability, mixture
 from longmem_jax.retrieval.own_document import is_own_text, source_of, warnings
 from longmem_jax.retrieval.reading import Part, Reader
@@ -178,22 +177,6 @@ def _look_up_validation(parts: Iterable[Part], lookup: Lookup, tokens: int) -> L
     return concatenate(results)
 
 
-def _open_datastore(
-    experiment: Experiment, params: Any, say: Callable[[str], None]
-) -> tuple[Index | None, Datastore | None]:
-    """The index and datastore, if the kind of retrieval uses neighbours."""
-    settings = experiment.config.retrieval
-    if settings.kind not in WITH_NEIGHBOURS:
-        return None, None
-    folder = Path(settings.datastore).expanduser()
-    vocab_size = experiment.tokenizer.vocab_size
-    store = Datastore(
-        folder, identity(experiment, params), settings.verify, vocab_size=vocab_size, report=say
-    )
-    require_k(settings.k, store)
-    return make_index(settings, store, experiment.mesh), store
-
-
 def _describe(choice: Choice, settings: Any) -> str:
     """The mixture as text; `settings` is `config.retrieval`."""
     used = []
@@ -218,15 +201,17 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
         return spalm.evaluate(experiment, split)
     kind, progress = settings.kind, Progress(0, log_every=0)
     with_spalm = kind == 'spalm_knn_lm'
+    index: Index | None = None
+    store: Datastore | None = None
     if with_spalm:
         keys = open_keys(experiment)
-        index: Index | None = keys.index
-        store: Datastore | None = keys.store
-        step = keys.step
+        index, store, step = keys.index, keys.store, keys.step
         require_k(settings.k, keys.store)
     else:
         params, step = experiment.restore_parameters()
-        index, store = _open_datastore(experiment, params, progress.say)
+        if kind in WITH_NEIGHBOURS:
+            made_by = identity(experiment, params)
+            index, store = open_datastore(experiment, made_by, settings.k, progress.say)
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
 
     uses = ({'validation': 'tuned on'} if settings.tune_tokens else {}) | {split: 'scored'}

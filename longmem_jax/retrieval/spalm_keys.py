@@ -10,8 +10,7 @@ from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval.datastore import Datastore, identity
-from longmem_jax.retrieval.index import Index, make_index
-from longmem_jax.retrieval.search import require_k
+from longmem_jax.retrieval.index import Index, open_datastore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +61,6 @@ def open_keys(experiment: Experiment) -> Keys:
                 'workdir).'
             )
     params, step = of_keys.restore_parameters()
-    folder = Path(settings.datastore).expanduser()
-    store = Datastore(
-        folder,
-        identity(of_keys, params),
-        settings.verify,
-        vocab_size=experiment.tokenizer.vocab_size,
-    )
-    require_k(settings.spalm.k, store)
+    index, store = open_datastore(experiment, identity(of_keys, params), settings.spalm.k)
     processes.require_same({'datastore': store.digest, 'step': step}, 'keys', content.SAME_FILES)
-    return Keys(of_keys, params, step, store, make_index(settings, store, experiment.mesh))
+    return Keys(of_keys, params, step, store, index)

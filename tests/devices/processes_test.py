@@ -143,22 +143,16 @@ def test_a_folder_that_is_not_the_same_for_all_is_refused(together, tmp_path, mo
 def test_another_datastore_is_refused(together, monkeypatch):
     """SPALM trains with what it holds; its own checksums are compared where it is opened."""
     monkeypatch.setattr(spalm_keys, 'identity', lambda *_: {})
-    monkeypatch.setattr(spalm_keys, 'require_k', lambda *_: None)
-    monkeypatch.setattr(spalm_keys, 'make_index', lambda *_: None)
     spalm = SimpleNamespace(keys_from='', k=1)
     experiment = SimpleNamespace(
-        config=SimpleNamespace(
-            retrieval=SimpleNamespace(spalm=spalm, datastore='store', verify=False)
-        ),
+        config=SimpleNamespace(retrieval=SimpleNamespace(spalm=spalm)),
         restore_parameters=lambda: ({}, 3),
-        tokenizer=SimpleNamespace(vocab_size=1),
-        mesh=None,
     )
     for other in (0, 1):
         monkeypatch.setattr(
             spalm_keys,
-            'Datastore',
-            lambda *_, other=other, **__: SimpleNamespace(digest=f'digest {other * OWN.index}'),
+            'open_datastore',
+            lambda *_, other=other: (None, SimpleNamespace(digest=f'digest {other * OWN.index}')),
         )
         for found in together(lambda _: spalm_keys.open_keys(experiment)):
             assert ("datastore: 'digest 0' in process 0, 'digest 1' here" in str(found)) == other
