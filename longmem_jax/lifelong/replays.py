@@ -46,16 +46,6 @@ def plan(sparse: schedule.Sparse, batch: int, released: bool = False) -> Plan:
     return Plan(every, (schedule.batches(sparse, batch), batch), last)
 
 
-def lines(sparse: schedule.Sparse, plan: Plan, batch: int, num_rows: int) -> list[str]:
-    """What will be replayed in a stream of `num_rows` rows, for the user.
-
-    Raises:
-      UsageError: nothing would be.
-    """
-    batches, rows = plan.shape
-    return schedule.stream_lines(sparse, batch, batches * rows, num_rows)
-
-
 def if_due(
     plan: Plan,
     state: LearnerState,

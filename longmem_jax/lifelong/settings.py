@@ -10,7 +10,6 @@ from longmem_jax.lifelong.data.labelled import LABELLED
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.problems import at_least, one_of, require_none, under
 
-NONE = 'none'
 TASKS, JOINT = 'tasks', 'joint'
 MEASURED = ('ends', 'end')
 

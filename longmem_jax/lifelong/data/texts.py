@@ -27,11 +27,6 @@ class Texts:
         return Document(f'text {index}', self._texts[index].encode('utf-8', 'replace'))
 
 
-def dtype_of(vocab_size: int) -> np.dtype:
-    """The smallest dtype that holds all tokens and what is none."""
-    return np.dtype(np.uint16 if vocab_size <= np.iinfo(np.uint16).max else np.int32)
-
-
 class Marked:
     """Puts token ids between the marks of an encoder, the ids `begin` of [CLS] and `border` of
     [SEP].
@@ -41,7 +36,9 @@ class Marked:
         """Finds the marks; raises `UsageError` if the tokenizer has none."""
         self._tokenizer: Any = tokenizer  # the marks are in those of JSON files alone
         self.begin, self.border = marks_of(tokenizer)
-        self.dtype = dtype_of(tokenizer.vocab_size)
+        # The smallest that holds all tokens and what is none.
+        small = tokenizer.vocab_size <= np.iinfo(np.uint16).max
+        self.dtype = np.dtype(np.uint16 if small else np.int32)
 
     def ids(self, text: str) -> np.ndarray:
         """Tokens of a text, int32 [n]; what it spells like a mark is left out."""

@@ -8,6 +8,7 @@ and adapts to random rows.
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -163,7 +164,8 @@ def make(
         )
 
     def schedule(num_rows: int) -> list[str]:
-        replayed = replays.lines(sparse, plan, batch, num_rows) if plan else []
+        size = math.prod(plan.shape) if plan else 0
+        replayed = schedules.stream_lines(sparse, batch, size, num_rows) if plan else []
         return [
             steps.schedule_line(num_rows, batch),
             *replayed,

@@ -7,6 +7,7 @@ The authors released no code. Replayed rows make a step of their own, as in MbPA
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -160,7 +161,7 @@ def make(
         }[settings['test']]
         return [
             steps.schedule_line(num_rows, batch),
-            *replays.lines(sparse, plan, batch, num_rows),
+            *schedules.stream_lines(sparse, batch, math.prod(plan.shape), num_rows),
             f'{how}; adapted parameters: {settings["adapted"]}.',
         ]
 

@@ -4,6 +4,7 @@ Each batch of the stream makes a step. After every R_I rows, r R_I rows are draw
 uniformly and with replacement, and make a step of their own. A batch is written after its step.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -146,7 +147,7 @@ def make(
         return state, metrics | {'replayed': replayed, 'stored': memory.size}
 
     def schedule(num_rows: int) -> list[str]:
-        return replays.lines(sparse, plan, batch, num_rows)
+        return schedules.stream_lines(sparse, batch, math.prod(plan.shape), num_rows)
 
     return Learner(init, observe, steps.as_learned(network, batch), batch, schedule)
 

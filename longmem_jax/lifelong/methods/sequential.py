@@ -11,6 +11,7 @@ import optax
 
 from longmem_jax.lifelong import steps
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
+from longmem_jax.lifelong.methods.replay import learn
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows
 
@@ -27,17 +28,12 @@ def make(
     network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
 ) -> Learner:
     """The learner; arguments as in `learner.Method`."""
-    del settings
 
     def init(key: jax.Array) -> LearnerState:
         return steps.new_state(key, network, optimizer)
 
     def observe(state: LearnerState, stream: Rows) -> tuple[LearnerState, Metrics]:
-        rows = steps.next_batch(state, stream, batch)
-        result = steps.gradient_of(network, state.params, rows, steps.keys_of(state).dropout)
-        moved = steps.update(
-            optimizer, state.params, state.optimizer, result.gradient, result.loss, rows.any
-        )
+        rows, result, moved, _ = learn(network, settings, optimizer, None, batch, state, stream)
         return steps.after(network, state, rows, result, moved)
 
     def schedule(num_rows: int) -> list[str]:
