@@ -29,6 +29,7 @@ from longmem_jax.evaluation.result import (
     scored_text,
     segment_text,
 )
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
@@ -55,19 +56,10 @@ class Evaluator:
     def __init__(self, model: LanguageModel, mesh: Mesh, config: Any):
         """Compiles nothing yet."""
         self.model, self.mesh, self.config = model, mesh, config
-        everywhere = replicated(mesh)
-
-        def one_lane(params: Any) -> Any:
-            return model.apply({'params': params}, 1, method='initial_state')
-
+        everywhere, fresh = replicated(mesh), functools.partial(fresh_state, model)
+        one_lane = functools.partial(fresh, batch_size=1)
         memory = memory_shardings(mesh, jax.eval_shape(one_lane, unbox(abstract_parameters(model))))
-        self._initial = jax.jit(
-            lambda params, num_lanes: model.apply(
-                {'params': params}, num_lanes, method='initial_state'
-            ),
-            static_argnums=1,
-            out_shardings=memory,
-        )
+        self._initial = jax.jit(fresh, static_argnums=1, out_shardings=memory)
         self._first_lanes = jax.jit(
             lambda memory, num_lanes: jax.tree.map(lambda leaf: leaf[:num_lanes], memory),
             static_argnums=1,

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from longmem_jax import stopping
 from longmem_jax.devices.sharding import from_processes, memory_shardings, own_lanes
 from longmem_jax.generation import cache
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Leaf, Segment, Tree, read_segments
@@ -105,12 +106,11 @@ class ContextReader:
         own_lanes(mesh, num_lanes)
 
         def one_lane() -> Any:
-            params = unbox(initial_parameters(model, jax.random.key(0)))
-            return model.apply({'params': params}, 1, method='initial_state')
+            return fresh_state(model, unbox(initial_parameters(model, jax.random.key(0))), 1)
 
         #: shardings of the memories
         self.shardings = memory_shardings(mesh, jax.eval_shape(one_lane))
-        self._start = jax.jit(_start, static_argnums=(0, 2), out_shardings=self.shardings)
+        self._start = jax.jit(fresh_state, static_argnums=(0, 2), out_shardings=self.shardings)
         self._read = jax.jit(
             _read, static_argnums=0, out_shardings=self.shardings, donate_argnums=2
         )
@@ -161,10 +161,6 @@ class ContextReader:
     def to_devices(self, tree: Tree) -> Tree:
         """Arrays on the devices, from numpy arrays with lanes on axis 1."""
         return from_processes(self.mesh, tree, 1)
-
-
-def _start(model: LanguageModel, params: Any, num_lanes: int) -> Any:
-    return model.apply({'params': params}, num_lanes, method='initial_state')
 
 
 def _read(model: LanguageModel, params: Any, states: Any, rows: Rows) -> Any:
