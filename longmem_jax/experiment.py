@@ -131,11 +131,7 @@ class Experiment:
         """A function that makes the `TrainState` of step 0."""
         train = self.config.train
         return train_step.make_initial_state(
-            self.model,
-            self.optimizer,
-            train.num_lanes,
-            train.seed,
-            average=bool(train.ema_decay),
+            self.model, self.optimizer, train.num_lanes, train.seed, average=bool(train.ema_decay)
         )
 
     @functools.cached_property

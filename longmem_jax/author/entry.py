@@ -7,15 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author.fields import documented, problems, require_names
-from longmem_jax.contract import (
-    Entry,
-    Fields,
-    Graft,
-    LayerType,
-    Recipe,
-    Recipes,
-    Scale,
-)
+from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.host_layer import HostLayer
 from longmem_jax.views import Seen, Series, View
 

@@ -139,12 +139,7 @@ def generate(
         return [''.join(writer.pieces(writer.read(text)[0])) for text in texts]
     with nowhere() as out:
         return generate_text(
-            experiment,
-            _bytes(prompt),
-            {},
-            save_state=save_state,
-            load_state=load_state,
-            out=out,
+            experiment, _bytes(prompt), {}, save_state=save_state, load_state=load_state, out=out
         )
 
 

@@ -63,10 +63,7 @@ def make_mesh(sizes: dict[str, int], devices: Any = None) -> Mesh:
     devices = jax.devices() if devices is None else devices
     full = mesh_sizes(sizes, len(devices))
     return jax.make_mesh(
-        tuple(full.values()),
-        tuple(full),
-        axis_types=(AxisType.Auto,) * len(full),
-        devices=devices,
+        tuple(full.values()), tuple(full), axis_types=(AxisType.Auto,) * len(full), devices=devices
     )
 
 

@@ -159,12 +159,7 @@ class Evaluator:
             f'{" reset before every segment" if reset else ""}, {lanes_text(used)}, '
             f'{scored_text(total, split, None if complete else segments)}'
         )
-        return Result(
-            split,
-            total,
-            protocol,
-            memory='reset' if reset else 'kept',
-        ), memory
+        return Result(split, total, protocol, memory='reset' if reset else 'kept'), memory
 
 
 def _no_errors(batch: Batch) -> jax.Array:

@@ -218,10 +218,7 @@ def _of_task(
 
 def _seen(question: np.ndarray, segment: int, longest: int) -> dict[str, np.ndarray]:
     """What is seen, in words, to the first place seen for every question, int [m]."""
-    found = {
-        'the question': question,
-        f'its segment of {segment}': question // segment * segment,
-    }
+    found = {'the question': question, f'its segment of {segment}': question // segment * segment}
     before = SHORTEST
     while before < longest:
         found[f'{before:,} tokens more'] = np.maximum(question - before, 0)

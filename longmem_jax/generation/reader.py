@@ -11,13 +11,7 @@ import numpy as np
 from longmem_jax import stopping
 from longmem_jax.generation.beam_search import beam_search
 from longmem_jax.generation.sampling import sample
-from longmem_jax.generation.stream import (
-    Stream,
-    close_stream,
-    read_open_segment,
-    read_token,
-    room,
-)
+from longmem_jax.generation.stream import Stream, close_stream, read_open_segment, read_token, room
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
 

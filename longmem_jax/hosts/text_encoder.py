@@ -65,11 +65,7 @@ class TextEncoder(nn.Module):
         self.embedding_norm = Norm(config.norm, config.norm_epsilon)
         self.drop = Dropout(rate(config, 'embedding_dropout'))
         self.block = [
-            EncoderBlock(
-                settings=settings,
-                dense=dict(config.dense),
-                bias=False,
-            )
+            EncoderBlock(settings=settings, dense=dict(config.dense), bias=False)
             for _ in range(config.num_layers)
         ]
         self.pooler = (

@@ -260,9 +260,8 @@ def meta_gradient(
         return jax.tree.map(jnp.add, gradients, gradient), aux
 
     size = min(settings.chunk, len(there))
-    filled = jnp.arange(-(-len(there) // size) * size) < len(
-        there
-    )  # not the copies in the last chunk
+    # Not the copies in the last chunk.
+    filled = jnp.arange(-(-len(there) // size) * size) < len(there)
     keys = None if dropout is None else jax.random.split(dropout, len(there))
     *parts, really = split((rows, numbers, found, keys, there), size)
     chunks = (*parts, really & filled.reshape(really.shape))

@@ -82,10 +82,7 @@ def names(model: Any) -> dict[str, tuple[str, str]]:
     projected = model.div_val > 1 or model.d_embed != model.d_model
     tables = len(model.cutoffs) + 1 if model.div_val > 1 else 1
     xl = 'shared_transformer_xl'
-    paths = {
-        'r_w_bias': (f'{xl}/content', 'same'),
-        'r_r_bias': (f'{xl}/position', 'same'),
-    }
+    paths = {'r_w_bias': (f'{xl}/content', 'same'), 'r_r_bias': (f'{xl}/position', 'same')}
     for i in range(tables):
         paths[f'word_emb.emb_layers.{i}.weight'] = (f'embedding/table_{i}', 'same')
         paths[f'crit.out_layers.{i}.bias'] = (f'embedding/out_bias_{i}', 'same')

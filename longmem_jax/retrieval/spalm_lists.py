@@ -27,16 +27,8 @@ from longmem_jax.retrieval.spalm_keys import Keys
 from longmem_jax.untrusted import json_file, schema
 
 SEARCH = (
-    'index',
-    'key',
-    'context',
-    'centroids',
-    'code_size',
-    'probe',
-    'rerank',
-    'train_keys',
-    'seed',
-)
+    'index', 'key', 'context', 'centroids', 'code_size', 'probe', 'rerank', 'train_keys', 'seed',
+)  # fmt: skip
 SAVED_EVERY = 16  # parts
 ABOUT = schema.fields({}, {'sha256': schema.text('[0-9a-f]{64}', 'a SHA-256')}, others=True)
 

@@ -22,11 +22,7 @@ from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section, rising
 
-FIELDS = dict(
-    documents=(1, 10**9),
-    eval_documents=(1, 10**9),
-    group=str,
-)
+FIELDS = dict(documents=(1, 10**9), eval_documents=(1, 10**9), group=str)
 SERIES = 'lengths'  # `--mode=evaluate` scores each by itself
 LONGEST = 10**7  # elements of a sequence, which is held whole
 MOST_ELEMENTS = 1000  # there is a table of all products of two

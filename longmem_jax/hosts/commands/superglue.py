@@ -48,13 +48,7 @@ def classify_split(
     model: Any = experiment.evaluation_model
     name = experiment.config.data.task.name
     progress.say(f'Classifying {len(corpus):,} examples of {name}, {split} ...')
-    found = classify(
-        model,
-        params,
-        experiment.mesh,
-        corpus,
-        experiment.config.evaluate.num_lanes,
-    )
+    found = classify(model, params, experiment.mesh, corpus, experiment.config.evaluate.num_lanes)
     return _report(experiment, split, corpus.examples, found, progress)
 
 

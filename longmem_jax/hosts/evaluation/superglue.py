@@ -61,10 +61,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         'accuracy': lambda right, found, groups: accuracy(right, found),
         'f1': lambda right, found, groups: macro_f1(right, found),
     },
-    'MultiRC': {
-        'f1a': lambda right, found, groups: f1(right, found),
-        'em': exact_questions,
-    },
+    'MultiRC': {'f1a': lambda right, found, groups: f1(right, found), 'em': exact_questions},
 }
 ACCURACY: dict[str, Metric] = {'accuracy': lambda right, found, groups: accuracy(right, found)}
 
