@@ -70,6 +70,15 @@ def test_finished_cells_are_not_repeated(tmp_path, ran, capsys):
     assert '| `infini` | 2 | 100 - 150 | 2.0 |' in capsys.readouterr().out
 
 
+def test_floors_take_the_flags_of_data_alone(tmp_path, monkeypatch):
+    """The model of the floors has no section of the row that a flag is for."""
+    monkeypatch.setattr(measure, 'floors', lambda column, config, size: str(config.data.task.sizes))
+    flags = ['--config.model.delta.gate=none', '--config.data.task.sizes=((32,3),)']
+    options = command.parse([f'--output={tmp_path}', '--rows=delta_net', '--', *flags])
+    command._floors(options, columns.COLUMNS['mqar'], 'tiny')
+    assert cells.finished(tmp_path, 'mqar', cells.FLOORS, 0)['scores'] == '((32, 3),)'
+
+
 def test_published_cells_are_taken(tmp_path, ran):
     """What is in leaderboard.json counts as finished, without the files of its cells."""
     command.main([f'--output={tmp_path / "a"}', '--rows=infini', '--columns=mqar', '--seeds=2'])

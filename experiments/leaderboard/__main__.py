@@ -150,12 +150,13 @@ def _baseline(options: argparse.Namespace, column: columns.Column, size: str) ->
 
 
 def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> None:
-    """Scores rules without a learned memory, once for all rows."""
+    """Scores rules without a learned memory, once for all rows; of the flags those of data count."""
     if cells.finished(options.output, column.name, cells.FLOORS, SEED) is not None:
         return
     row = rows.row(rows.BASELINE, size, column.task)
+    flags = [flag for flag in options.flags if flag.startswith('--config.data.')]
     config = measure.config_of(
-        row, column, size, options.flags, options.novels, options.output / column.name
+        row, column, size, flags, options.novels, options.output / column.name
     )
     found = measure.floors(column, config, size)
     cells.save(options.output, column.name, cells.FLOORS, SEED, {'scores': found})
