@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import string
 
 import numpy as np
 import pytest
+import tokenizers
 
+from configs import leaderboard
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.data import load
@@ -158,6 +161,46 @@ def test_the_answer_alone_is_scored(case):
         assert all(text.encode()[: end + 1].endswith(part.encode()) for part, end in named)
         assert sorted(samples.family.parts(sample)) == sorted(parts) and ends[-1] == len(text) - 1
         assert len(text) - len(answer) + samples.family.generated <= length_of(case.data.task.name)
+
+
+@pytest.mark.parametrize('kind', ['Metaspace', 'Prepend', 'words'])
+def test_parts_are_scored_whatever_begins_or_ends_a_text(kind, tmp_path):
+    """The answer is encoded at once, and rules are right, where a tokenizer adds to every text."""
+    config = config_of(tmp_path, 'fwe', 900)
+    config.model.vocab_size, config.data.tokenizer.kind = 4096, 'words'
+    if kind != 'words':
+        made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token='<unk>'))
+        made.decoder, mark = tokenizers.decoders.Metaspace(), '\u2581'
+        if kind == 'Metaspace':
+            made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        else:
+            both = [tokenizers.normalizers.Prepend(mark), tokenizers.normalizers.Replace(' ', mark)]
+            made.normalizer = tokenizers.normalizers.Sequence(both)
+        characters = [*string.printable, mark]
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=200, special_tokens=['<unk>', '<s>'], initial_alphabet=characters
+        )
+        made.train_from_iterator(['the three most frequently appeared words are'] * 9, trainer)
+        made.save(str(tmp_path / 'tokenizer.json'))
+        config.data.tokenizer.update(kind='tokenizers', path=str(tmp_path))
+    tokenizer = load.make_tokenizer(config.data, tmp_path)
+    corpus = load.load(config.data, 'test', tokenizer)
+    sample, document = source.samples_of(config.data, 'test', tokenizer)[0], corpus[0]
+    answer = tokenizer.encode(f' {", ".join(sample.outputs)}'.encode())
+    np.testing.assert_array_equal(document.tokens[document.scored > 0], answer)
+    found = floors.measure(config, 'test', corpus, lambda: corpus)
+    assert found.answers == 9
+    if kind != 'words':  # coded words are unknown there
+        assert found.scores['look up: everything']['exact_match'] == 1.0
+
+
+@pytest.mark.parametrize('name', leaderboard.RULER)
+@pytest.mark.parametrize('seed', [0, 1])
+def test_the_leaderboards_tasks_have_room(name, seed, tmp_path):
+    config = leaderboard.get_config(f'tiny,task={name}')
+    config.data.seed = seed
+    corpus = load.load(config.data, 'train', load.make_tokenizer(config.data, tmp_path))
+    assert len(corpus[0].tokens) > 100
 
 
 def test_training_draws_other_samples_the_same_again(case):
@@ -324,8 +367,8 @@ def test_a_common_word_may_be_two(tmp_path, monkeypatch):
     monkeypatch.setattr(words, 'listed', lambda: twice)
     config = config_of(tmp_path, 'cwe', 1000, example=False)
     samples = source.Samples(config.data, 'train', crude)
-    sample, (text, _, *answers) = samples[0], source.Documents(samples)[0]
-    named = samples.family._list(''.join(answer.text for answer in answers))
+    sample, (text, _, answer) = samples[0], source.Documents(samples)[0]
+    named = samples.family._list(answer.text)
     assert sorted(named) == sorted(sample.outputs)
     places = [text.text.index(f'. {word}') for word in named]
     assert places == sorted(places)

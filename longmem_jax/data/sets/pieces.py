@@ -19,10 +19,12 @@ class Piece(NamedTuple):
     Attributes:
       text: encoded by itself, so that its tokens do not depend on the other pieces.
       role: READ, not scored; SCORED, as text; ANSWER, scored, and right only as a whole.
+      ends: of an answer in parts, each right by itself: characters up to the end of each.
     """
 
     text: str
     role: int
+    ends: tuple[int, ...] = ()
 
 
 class PieceTexts:
@@ -61,10 +63,19 @@ class PieceCorpus:
             places = np.full((len(ids),), 1 if piece.role else 0, np.uint8)
             if piece.role == ANSWER:
                 places[-1:] = 2
+                for end in piece.ends[:-1]:
+                    places[self._last(ids, piece.text[:end])] = 2
             tokens.append(ids)
             scored.append(places)
             num_bytes += len(text) if piece.role == SCORED else 0
         return TokenizedDocument(np.concatenate(tokens), num_bytes, scored=np.concatenate(scored))
+
+    def _last(self, ids: np.ndarray, begin: str) -> int:
+        """The last token of `ids` that those of the `begin` of their text share."""
+        known = self.tokenizer.encode(begin.encode())
+        least = min(len(known), len(ids))
+        equal = np.asarray(known[:least]) == np.asarray(ids[:least])
+        return max(int(np.append(equal, False).argmin()) - 1, 0)
 
     def lengths(self) -> np.ndarray:
         """Tokens of every document, int64 [documents]."""

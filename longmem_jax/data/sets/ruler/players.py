@@ -8,6 +8,7 @@ import numpy as np
 from longmem_jax.data.sets.ruler.sizes import Family
 from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.tokenizers import Tokenizer
+from longmem_jax.errors import UsageError
 
 
 def players(family: Family, tokenizer: Tokenizer) -> Players:
@@ -52,7 +53,13 @@ class _Player:
             ends = self._family.due in self._text(inputs[place : middle + 1])
             first, last = (first, middle) if ends else (middle, last)
         question, answer = self._text(inputs[place : last + 1]), last + 1
-        question = question[question.rindex(self._family.question) :]
+        _, found, question = question.rpartition(self._family.question)
+        if not found:
+            raise UsageError(
+                "config.data.tokenizer: the rules read a sample's question as text, and these tokens do "
+                'not give its text back, such as its capitals; choose another tokenizer, or bytes.'
+            )
+        question = found + question
         chances = np.tile(self._any, (len(asked), 1))
         for first in np.unique(begin):
             seen = self._text(inputs[first:place])

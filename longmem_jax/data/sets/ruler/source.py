@@ -5,7 +5,6 @@ character by character. Not so the five tasks with essays: where a sentence ends
 ours there. Training draws each document by itself, so that permutations differ too.
 """
 
-import itertools
 import random
 import re
 import threading
@@ -232,10 +231,7 @@ class Samples(Sequence[Sample]):
 
 
 class Documents(Sequence[tuple[Piece, ...]]):
-    """Samples with their answers, in pieces.
-
-    Every part of an answer is a piece of its own, so that the share of right ones is RULER's score.
-    """
+    """Samples with their answers, in pieces; the answer alone is scored, part by part as RULER does."""
 
     def __init__(self, samples: Samples):
         """Writes nothing yet."""
@@ -251,10 +247,7 @@ class Documents(Sequence[tuple[Piece, ...]]):
         return (
             Piece(sample.text[:asked], READ),
             Piece(sample.text[asked:] + sample.prefix, READ),
-            *(
-                Piece(answer.removeprefix(before), ANSWER)
-                for before, answer in itertools.pairwise(['', *answers])
-            ),
+            Piece(answers[-1], ANSWER, tuple(map(len, answers))),
         )
 
 
