@@ -1,13 +1,17 @@
 """Continuous memory: closed forms against integrals, and values that stay finite."""
 
+import ast
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax import InfinityFormer
 from longmem_jax.contract import ModelSettings
+from longmem_jax.errors import UsageError
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
 from longmem_jax.memory.infinity_former.entry import check, spacing
@@ -345,3 +349,12 @@ def test_mass_counts_all_heads_and_queries():
     # Two heads times five queries; a part of every density lies outside of [0, 1].
     assert np.all(mass[2].sum(axis=1) <= 2 * LENGTH) and np.all(mass[2].sum(axis=1) > 0)
     assert mass.shape[1] == BATCH
+
+
+@pytest.mark.parametrize('segment', [1, 32])
+def test_too_narrow_functions_are_told_widths_that_work(segment):
+    sizes = dict(d_model=16, num_heads=2, segment_length=segment)
+    with pytest.raises(UsageError, match='the narrowest is below') as raised:
+        InfinityFormer(**sizes)
+    widths = ast.literal_eval(re.search(r'Use widths = (\(.+\)) or wider', str(raised.value))[1])
+    assert InfinityFormer(**sizes, widths=widths).settings.segment_length == segment

@@ -43,20 +43,8 @@ class ContinuousMemory(nn.Module):
 
     Attributes:
       settings: sizes of the model.
-      num_basis: N, the number of basis functions.
-      widths: standard deviations of the basis functions; N is a multiple of the number of widths.
-      num_samples: M, positions at which the old signal is read before it is contracted.
-      tau: share of [0, 1] that the old signal is contracted to.
-      ridge: penalty of the regression.
       first_length, write_length: vectors in the first fit, and in every later one.
-      sigma_sq_min: smallest squared width of a query's density.
-      density: density of a query, 'gaussian' or 'parabola'.
-      padding: pull the signal to zero outside of [0, 1], as the released code does.
-      biases: biases per head in Eqs. 9-10, which the paper calls affine; the released code has none.
-      first_width: with biases, the width of all densities at the start; 0 = biases begin at 0, and
-        densities sqrt(log 2) = .83 wide, as without biases.
-      first_places: with biases, where the densities of the first and the last head begin, those of
-        the others evenly between; () = all at .5.
+      The others: as in `InfinityFormer`. Without biases densities begin sqrt(log 2) = .83 wide.
     """
 
     settings: ModelSettings

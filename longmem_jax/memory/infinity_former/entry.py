@@ -71,10 +71,11 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
         return problems
     step = spacing(write_length, fields['num_samples'], fields['tau'])
     if min(widths) < step:
+        wide = tuple(max(width, math.ceil(1e4 * step) / 1e4) for width in widths)
         problems.append(
             f'widths = {widths}: the narrowest is below {step:.4f}, the distance between fitted '
             'vectors, max(tau / num_samples, (1 - tau) / write_length); a basis function with no '
-            'vector near it grows without bound. Use wider functions or more samples'
+            f'vector near it grows without bound. Use widths = {wide} or wider'
         )
     if fields['num_samples'] > 8 * fields['num_basis']:
         problems.append(

@@ -67,15 +67,26 @@ class InfinityFormer(nn.Module):
     Attributes:
       memory_length: short-term memory of hidden vectors, as in Transformer-XL; 0 = none.
       position: position scheme of the short-term attention.
-      num_basis, widths, num_samples, tau, ridge, sigma_sq_min, density, padding, biases,
-        first_width, first_places: as in `ContinuousMemory`.
+      num_basis: N, the number of basis functions.
+      widths: standard deviations of the basis functions; N is a multiple of the number of widths.
+      num_samples: M, positions at which the old signal is read before it is contracted.
+      tau: share of [0, 1] that the old signal is contracted to.
+      ridge: penalty of the regression.
+      sigma_sq_min: smallest squared width of a query's density.
+      density: density of a query, 'gaussian' or 'parabola'.
+      padding: pull the signal to zero outside of [0, 1], as the released code does.
+      biases: biases per head in Eqs. 9-10, which the paper calls affine; the released code has none.
+      first_width: with biases, the first width of all densities; 0 = biases begin at 0.
+      first_places: with biases, where the densities of the first and the last head begin; () = at .5.
       write_length: vectors per write, at least a segment; 0 = a segment.
-      memory_threshold, threshold_kind: 0 = none. With 'fill', the first fit waits for this number of
-        vectors; with 'clear', the memory is reset when they have been written (released GPT-2 code).
+      memory_threshold: vectors for which the first fit waits ('fill'), or after which the memory is
+        reset ('clear'); 0 = none.
+      threshold_kind: what `memory_threshold` does, 'fill' or 'clear' (released GPT-2 code).
       sticky: 'none'; 'sampled' positions as in the paper, left edges of bins; 'sampled_inside', evenly
         inside the drawn bins; or deterministic 'quantile' positions.
       num_bins: bins of the histogram of attention.
-      kl, sigma_0: the KL term, 'true', 'paper_eq21', 'as_released' or 'none'; the width of its Gaussian.
+      kl: the KL term, 'true', 'paper_eq21', 'as_released' or 'none'.
+      sigma_0: the width of the Gaussian of the KL term.
       normalize_written: in a pre-norm model, fit normalised vectors, as the short-term memory and the
         released dialogue code do; False = vectors of the residual stream, as the released GPT-2 code.
     """
