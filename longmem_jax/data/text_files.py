@@ -32,7 +32,7 @@ WAYS = (
     'Provide the data in one of these ways:\n'
     '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .jsonl, .parquet, .gz or .xz '
     'files (the layout of PG-19 itself), or with train.txt validation.txt test.txt, or with three or '
-    'more texts of any name, or one FILE;\n'
+    'more texts of other names, or one FILE;\n'
     "  --config.data.source=tfds --config.data.name=pg19 (first: pip install 'longmem_jax[tfds]');\n"
     "  --config.data.source=huggingface --config.data.name=NAME (pip install 'longmem_jax[hf]')."
 )
@@ -61,9 +61,14 @@ def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -
         return files
     expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .parquet, .csv, .gz, .xz'
     present = ', '.join(sorted(entry.name for entry in path.iterdir())[:8]) or 'nothing'
+    others = {other: files for other in SPLITS if (files := _of_split(path, other))}
+    taken = ''.join(
+        f' {files[0].relative_to(path).parts[0]} is taken for the {other} split; rename it if it is not.'
+        for other, files in others.items()
+    )
     raise UsageError(
-        f'config.data.path = {path}: no {split} split; expected {expected}; it contains {present}.\n'
-        f'{WAYS}'
+        f'config.data.path = {path}: no {split} split; expected {expected}; it contains {present}.'
+        f'{taken}\n{WAYS}'
     )
 
 

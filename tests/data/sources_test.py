@@ -76,6 +76,13 @@ def test_one_file_per_split_and_lines(tmp_path):
         texts(settings(tmp_path), 'test')
 
 
+def test_a_text_named_like_a_split_is_named(tmp_path):
+    for name in ('a.txt', 'b.txt', 'c.txt', 'training.txt'):
+        (tmp_path / name).write_text('text')
+    with pytest.raises(UsageError, match='training.txt is taken for the train split; rename it'):
+        texts(settings(tmp_path), 'test')
+
+
 def test_articles(tmp_path):
     text = ' \n = First = \n \n = = Part = = \n words \n = Second = \n more \n'
     (tmp_path / 'train.txt').write_text(text)
