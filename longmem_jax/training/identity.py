@@ -148,6 +148,11 @@ def require_same(
             ' It was trained with an object of optax, which is to be given again: '
             'longmem_jax.train(..., optimizer=...).'
         )
+    if not going_on and any(field.startswith(f'{MODEL}.') for field in fields):
+        otherwise += (
+            ' To read texts with other settings than in training: --config.evaluate.model.FIELD=VALUE, '
+            'for fields of which --mode=list says that they may differ.'
+        )
     if fields:
         lines = '\n  '.join(fields)
         raise UsageError(f'{where} belongs to another run:\n  {lines}\n{otherwise}')

@@ -14,7 +14,7 @@ import pytest
 
 from longmem_jax.data.content import ORDER
 from longmem_jax.errors import UsageError
-from longmem_jax.training import checksums
+from longmem_jax.training import checksums, identity
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.identity import GoingOn
 
@@ -271,6 +271,12 @@ def test_reading_changes_nothing_and_needs_only_the_model(opened, tmp_path):
     (path.parent.parent / checksums.CHECKSUMS).unlink()
     with pytest.raises(UsageError, match='belongs to another run:\n  tokenizer'):
         opened(identity=IDENTITY | {'tokenizer': 'b2'}, going_on=None)[0].restore(wanted, at=2)
+    with pytest.raises(
+        UsageError, match='(?s)width: 2 in the .*--config.evaluate.model.FIELD=VALUE'
+    ):
+        identity.require_same(
+            {'config.model': {'width': 2}}, {'config.model': {'width': 4}}, None, '', ''
+        )
     with pytest.raises(UsageError, match='num_lanes: 8 in the checkpoint, 4 given'):
         other = GoingOn(same={**training.same, 'config.train.num_lanes': 4})
         opened(going_on=other)[0].restore(abstract(), at=2)
