@@ -121,7 +121,9 @@ def _typed(argument: str | None, allowed: Sequence[str]) -> dict[str, str | None
     for item in filter(None, (argument or '').split(',')):
         name, equals, value = item.partition('=')
         if name not in allowed:
-            raise UsageError(unknown('the argument of the config file', name, sorted(allowed)))
+            said = unknown('the argument of the config file', name, sorted(allowed))
+            a_memory = 'memory' in allowed and name in recipes()
+            raise UsageError(f'{said}; for the memory write memory={name}' if a_memory else said)
         if name in typed:
             raise UsageError(f'the argument of the config file names {name!r} twice: give it once.')
         typed[name] = value if equals else None

@@ -10,6 +10,7 @@ import pytest
 
 from longmem_jax.config import checks
 from longmem_jax.config.base import base, stack
+from longmem_jax.config.files import configure
 from longmem_jax.config.recipes import given, recipes, scale_of, section, use
 from longmem_jax.config.sections import sections
 from longmem_jax.errors import UsageError
@@ -538,3 +539,8 @@ def test_bad_continuous_memories_are_one_clear_error(changes, message):
     config.model.infinity_former.update(changes)
     problems = checks.find_problems(config, 1)
     assert len(problems) == 1 and re.search(message, problems[0]), problems
+
+
+def test_a_memory_as_a_variant_is_told_how_to_write_it():
+    with pytest.raises(UsageError, match='for the memory write memory=infini$'):
+        configure('quickstart:infini')
