@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import longmem_jax
 from longmem_jax.errors import UsageError
+from longmem_jax.layers.dropout import asking_for_keys
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.nnx import wrap
 from longmem_jax.standalone import OF_MODEL, class_names
@@ -141,8 +142,29 @@ def test_every_layer_asks_for_the_key_of_its_dropout(name):
 
     read({'dropout': key}, True)
     read({}, False)
-    with pytest.raises(flax.errors.InvalidRngError, match="train=True, rngs={'dropout': key, "):
+    with pytest.raises(
+        flax.errors.InvalidRngError,
+        match=r"""needs PRNG for "dropout" .*: in training 'dropout' needs a key; give rngs={'drop""",
+    ):
         read({}, True)
+
+
+def test_the_message_of_a_missing_key_is_of_its_stream():
+    """That of `memory`, in nnx too; of another stream it is Flax's own."""
+    for stream in ('memory', 'noise', 'params'):
+        hinted = stream == 'memory'
+        with pytest.raises(
+            flax.errors.InvalidRngError, match=f'needs PRNG for "{stream}"'
+        ) as found:
+            with asking_for_keys():
+                raise flax.errors.InvalidRngError(f'inner needs PRNG for "{stream}"')
+        assert (f"in training '{stream}' needs a key" in str(found.value)) == hinted
+        assert 'in training' not in str(found.value) or hinted
+    memory = wrap(small('infini', dropout=0.5), rngs=nnx.Rngs(0))
+    x, state = inputs()[0], memory.start(BATCH)
+    with pytest.raises(flax.errors.InvalidRngError, match='in nnx Rngs.dropout=0, memory=1'):
+        memory(x, state, train=True, rngs=nnx.Rngs(memory=1))
+    memory(x, state, train=True, rngs=nnx.Rngs(dropout=0, memory=1))
 
 
 @pytest.mark.slow

@@ -16,16 +16,17 @@ import jax.numpy as jnp
 
 @contextlib.contextmanager
 def asking_for_keys() -> Iterator[None]:
-    """Says in Flax's error about a missing key what a caller of `standalone.Layer` is to give."""
+    """Adds to Flax's error about a missing key of `dropout` or `memory` what to give."""
     try:
         yield
     except flax.errors.InvalidRngError as error:
-        if '"params"' in str(error):  # of `init`
-            raise
-        needed = "train=True, rngs={'dropout': key, 'memory': other_key}"
-        raise flax.errors.InvalidRngError(
-            f'in training this layer draws numbers: layer.apply(..., {needed})'
-        ) from None
+        for stream in ('dropout', 'memory'):
+            if f'"{stream}"' in str(error):
+                keys = (
+                    "rngs={'dropout': key, 'memory': other_key}, in nnx Rngs(dropout=0, memory=1)"
+                )
+                error.args = (f'{error}: in training {stream!r} needs a key; give {keys}',)
+        raise
 
 
 class Dropout(nn.Module):
