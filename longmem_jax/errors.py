@@ -98,9 +98,11 @@ def command_needs(name: str, package: str) -> None:
 def nearest(given: Any, allowed: Iterable[Any]) -> str:
     """`did you mean 'x'? ` with the valid name nearest to `given`, whatever its letters' case; or ''."""
     names, text = {str(name).casefold(): str(name) for name in allowed}, str(given).casefold()
-    # Of three letters too: part of a name, with another ending, or its letters in another order.
+    # Of three letters too: part of a name, with another ending, or its letters in another order;
+    # or a name and more.
     part = text[: max(len(text) - 1, 4)]
     related = [n for n in names if len(text) > 2 and (part in n or sorted(text) == sorted(n))]
+    related += [n for n in names if len(n) > 3 and n in text]
     near = difflib.get_close_matches(text, names, n=1, cutoff=0.75)
     near = near or difflib.get_close_matches(text, related, n=1, cutoff=0)
     return f'did you mean {names[near[0]]!r}? ' if near else ''

@@ -73,6 +73,10 @@ def test_fields_of_a_section(given, message):
         ('heads', ('head_dim', 'num_heads', 'num_kv_heads'), 'num_heads'),
         ('expired', ('kl', 'expire_span'), 'expire_span'),
         ('qvk', ('none', 'qkv', 'all'), 'qkv'),
+        ('window_size', ('rule', 'window'), 'window'),
+        ('layer_dropout', ('attention_dropout', 'dropout', 'rate'), 'dropout'),
+        ('deltarule', ('delta', 'rule_of_all', 'full'), 'delta'),
+        ('exponent', ('rate', 'exp', 'one'), ''),  # 'one' and 'exp' are too short
         ('', ('a', 'b'), ''),
         ('x', ('x_norm',), ''),
     ],
