@@ -108,12 +108,11 @@ def nearest(given: Any, allowed: Iterable[Any]) -> str:
     return f'did you mean {names[near[0]]!r}? ' if near else ''
 
 
-def unknown(what: str, given: Any, allowed: Iterable[Any]) -> str:
-    """`what = 'x': ...`, with the nearest valid name and all of them."""
+def unknown(what: str, given: Any, allowed: Iterable[Any], others: Iterable[Any] = ()) -> str:
+    """`what = 'x': ...`, with all valid names and the nearest of them, or else of `others`."""
     allowed = tuple(allowed)
-    return (
-        f'{what} = {given!r}: {nearest(given, allowed)}allowed are {", ".join(map(str, allowed))}'
-    )
+    near = nearest(given, allowed) or nearest(given, others)
+    return f'{what} = {given!r}: {near}allowed are {", ".join(map(str, allowed))}'
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

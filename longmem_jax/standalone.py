@@ -308,13 +308,15 @@ def _unread(layer: Layer, changed: list[str]) -> list[str]:
 
 
 def _require_known(memory: str, given: dict[str, Any]) -> None:
-    """Raises for a field that `memory` does not have, with those that a layer of the others takes."""
+    """Raises for an unknown field, with those that a layer of the others takes, or else with all."""
     allowed = {*defaults_of(LAYERS[memory]), *REQUIRED, *TAKEN, 'head_dim', 'name'}
     known = {field: value for field, value in given.items() if field in {*SETTINGS, *allowed}}
     if wrong := [field for field in given if field not in known]:
-        with contextlib.suppress(UsageError, TypeError):  # the others make no layer
+        try:
             allowed |= settings_read(make_layer(memory, **known).clone(parent=None)) & {*SETTINGS}
-        raise UsageError(unknown(f'a field of {memory}', wrong[0], sorted(allowed)))
+        except (UsageError, TypeError):  # the others make no layer
+            allowed |= {*SETTINGS}
+        raise UsageError(unknown(f'a field of {memory}', wrong[0], sorted(allowed), SETTINGS))
 
 
 class _Settings(dict[str, Any]):
@@ -331,8 +333,7 @@ def _complete(settings: dict[str, Any]) -> list[str]:
     """Sets the sizes that follow from others, in place; returns the problems of all."""
     types = {size.name: size.type for size in SIZES}
     follow = [name for name in ('head_dim', 'd_feed_forward') if settings[name] is None]
-    problems = of_section(settings | dict.fromkeys(follow, 1), types)
-    if problems:
+    if problems := of_section(settings | dict.fromkeys(follow, 1), types):
         return problems
     width, heads = settings['d_model'], settings['num_heads']
     if 'd_feed_forward' in follow:
@@ -363,8 +364,7 @@ def named(entry: Entry) -> Callable[..., Layer]:
 
     def make(**arguments: Any) -> Layer:
         given = own_heads | arguments
-        missing = [name for name in REQUIRED if name not in given]
-        if missing:
+        if missing := [name for name in REQUIRED if name not in given]:
             _require_known(entry.name, given)  # a missing one may be mistyped
             raise UsageError(f'{make.__name__}: {", ".join(missing)} must be given')
         return make_layer(entry.name, **given)

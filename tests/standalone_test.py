@@ -367,6 +367,14 @@ def test_a_mistyped_size_is_named():
         UsageError, match='^InfiniAttention: num_heads, segment_length must be given'
     ):
         longmem_jax.InfiniAttention(d_model=16, name='infini')
+    for sizes in ({}, dict(num_heads=2, segment_length=4)):  # RWKV-7 does not read it
+        for make in (longmem_jax.Local, longmem_jax.RWKV7):
+            with pytest.raises(
+                UsageError, match="'rotary_bse': did you mean 'rotary_base'"
+            ) as found:
+                make(d_model=16, rotary_bse=1e4, **sizes)
+        listed = str(found.value).partition('allowed are ')[2].split(', ')
+        assert ('rotary_base' in listed) != bool(sizes), 'without sizes no layer says what it takes'
 
 
 @pytest.mark.parametrize('name', OWN_CODE)
