@@ -352,7 +352,7 @@ def _complete(settings: dict[str, Any]) -> list[str]:
 
 def _plain(value: Any) -> Any:
     """A value that can be hashed and compared: tuples for lists and arrays, numbers of Python."""
-    value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+    value = value.tolist() if isinstance(value, (np.generic, np.ndarray, jax.Array)) else value
     return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 

@@ -16,6 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import longmem_jax
 from longmem_jax.errors import UsageError
 from longmem_jax.layers.dropout import asking_for_keys
+from longmem_jax.memory.checks import TURNS
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.nnx import wrap
 from longmem_jax.standalone import OF_MODEL, class_names
@@ -310,10 +311,18 @@ def test_names_are_all_and_documented():
         (dict(segment_length=0), 'segment_length = 0: must be at least 1'),
         (dict(dtype='float17'), "dtype = 'float17': did you mean 'bfloat16'"),
         (dict(dropout=2.0), 'dropout = 2.0: must lie between 0 and 1'),
-        (dict(rotary_bands=np.ones(2)), r'rotary_bands = \(1.0, 1.0\): two rising numbers above 0'),
-        (dict(rotary_bands=jnp.arange(2)), r'rotary_bands = Array\(.*such as \(1.0, 4.0\)'),
-        (dict(rotary_bands=5), 'rotary_bands = 5: two rising numbers'),
-        (dict(rotary_bands={1: 4}), 'rotary_bands = {1: 4}: two rising numbers'),
+        (
+            dict(rotary_bands=np.ones(2)),
+            r'rotary_bands = \(1.0, 1.0\): a tuple of two rising numbers',
+        ),
+        (dict(rotary_bands=jnp.arange(2)), r'rotary_bands = \(0, 1\): .*such as \(1.0, 4.0\)'),
+        (dict(rotary_bands=5), 'rotary_bands = 5: a tuple of two rising numbers'),
+        (dict(rotary_bands={1: 4}), 'rotary_bands = {1: 4}: a tuple of two'),
+        (dict(rotary_bands=(1, np.inf)), r'rotary_bands = \(1, inf\): .* from 1e-30 to 1e\+30 is'),
+        (dict(rotary_bands=(10**400, 10**401)), 'from 1e-30 to 1e'),
+        (dict(rotary_bands=(1e-320, 2)), 'from 1e-30 to 1e'),
+        (dict(rotary_bands=(True, 4)), r'rotary_bands = \(True, 4\): a tuple of two'),
+        (dict(rotary_bands=(0.5, True)), r'rotary_bands = \(0.5, True\): a tuple of two'),
     ],
 )
 def test_wrong_fields_are_one_message(arguments, message):
@@ -390,6 +399,14 @@ def test_a_layer_of_arrays_and_numpy_numbers_is_the_same_layer(name):
     other = small(name, **{field: numpy_like(value) for field, value in plain.fields})
     assert other == plain and hash(other) == hash(plain), 'standalone._plain missed a value'
     assert pickle.loads(pickle.dumps(plain)) == plain
+
+
+def test_bands_may_be_an_array_of_jax_and_as_far_apart_as_is_allowed():
+    yarn = dict(position='rotary', rotary_scaling='yarn', rotary_original=2**62)
+    given = small('infini', rotary_bands=jnp.array([1.0, 5.0]), **yarn)
+    assert given == small('infini', rotary_bands=(1.0, 5.0), **yarn)
+    layer = small('infini', rotary_bands=TURNS, **yarn)
+    jax.eval_shape(layer.init, jax.random.key(0), inputs()[0], layer.start(BATCH))
 
 
 @pytest.mark.parametrize('name', ['infini', 'infinity_former'])

@@ -20,6 +20,10 @@ MOST = {
     'd_feed_forward': 1 << 24,
 }
 LONGEST_SEGMENT = 1 << 26  # tokens
+TURNS = (
+    1e-30,
+    1e30,
+)  # with these the arithmetic of bands neither overflows nor is there a log of 0
 DTYPES = ('float32', 'bfloat16', 'float64')
 
 
@@ -132,11 +136,13 @@ def _rotary_scaling(model: Any) -> list[str]:
 
 def _rotary_bands(model: Any) -> list[str]:
     """Problems of the only size that is a tuple, whether it is read or not."""
-    match model['rotary_bands']:
-        case [int() | float() as least, int() | float() as most] if 0 < least < most:
-            return []
-    given = model['rotary_bands']
-    return [f'rotary_bands = {given!r}: two rising numbers above 0 are needed, such as (1.0, 4.0)']
+    given, (least, most) = model['rotary_bands'], TURNS
+    match given:
+        case [int() | float() as low, int() | float() as high] if least <= low < high <= most:
+            if not isinstance(low, bool) and not isinstance(high, bool):
+                return []
+    needed = f'a tuple of two rising numbers from {least} to {most} is needed, such as (1.0, 4.0)'
+    return [f'rotary_bands = {given!r}: {needed}']
 
 
 def _key_heads(model: Any) -> list[str]:
