@@ -135,7 +135,8 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     given, length = leaves.get(PENDING), model['segment_length']
     size = min(given.shape[-1], length) if given is not None and given.ndim else 0
     tokens = {PENDING: jax.ShapeDtypeStruct((1, size), np.int32)}
-    tensor_file.require_shapes(leaves, named | tokens, where)
+    then = ' by this model: write the file again with --save_state'
+    tensor_file.require_shapes(leaves, named | tokens, where, then)
     pending = leaves[PENDING]
     if unknown := set(leaves) - {*named, PENDING}:
         raise UsageError(

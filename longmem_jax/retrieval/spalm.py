@@ -110,7 +110,8 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
     folder = experiment.workdir / 'spalm'
     if not (folder / 'about.json').exists():
         raise UsageError(f'{folder}: no trained gate; make one with --mode=train_spalm.')
-    saved, _ = tensor_file.read(folder / 'parameters.safetensors')
+    parameters = folder / 'parameters.safetensors'
+    saved, _ = tensor_file.read(parameters)
     about = schema.require(
         json_file.read(folder / 'about.json'), schema.fields({}, others=True), folder / 'about.json'
     )
@@ -123,8 +124,8 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
         )
 
     def take(name: str, like: Any) -> np.ndarray:
-        where = f'{folder / "parameters.safetensors"} (delete {folder}, run --mode=train_spalm)'
-        tensor_file.require_shapes(saved, {name: like}, where)
+        then = f': delete {folder} and run --mode=train_spalm'
+        tensor_file.require_shapes(saved, {name: like}, str(parameters), then)
         return saved[name]
 
     weights = jax.ShapeDtypeStruct((experiment.config.model.d_model,), np.float32)

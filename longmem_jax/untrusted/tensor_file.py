@@ -117,15 +117,18 @@ def checksum(arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def require_shapes(arrays: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
+def require_shapes(
+    arrays: Mapping[str, Any], wanted: Mapping[str, Any], where: str, then: str = ''
+) -> None:
     """Raises `UsageError` unless there is an array of each name, with the shape and dtype it has in
-    `wanted`, which are arrays or `jax.ShapeDtypeStruct`s.
+    `wanted`, which are arrays or `jax.ShapeDtypeStruct`s; `then`: end of the message, what to do.
     """
     for name, like in wanted.items():
         found, shape = arrays.get(name), tuple(like.shape)
         if found is None or found.shape != shape or found.dtype != like.dtype:
             said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'
-            raise UsageError(f'{where}: {name} is {said}, not {like.dtype} {list(shape)}.')
+            needed = f'{like.dtype} {list(shape)} is needed'
+            raise UsageError(f'{where}: {name} is {said}; {needed}{then}.')
 
 
 def require_finite(arrays: Mapping[str, np.ndarray], where: str) -> None:

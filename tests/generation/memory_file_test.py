@@ -69,7 +69,11 @@ def small(leaf):
         ('count', None, 'count is missing'),
         ('hidden', lambda leaf: leaf * np.nan, 'hidden has numbers that are not finite'),
         ('hidden', lambda leaf: leaf + np.inf, 'hidden has numbers that are not finite'),
-        ('hidden', small, 'hidden is float16'),
+        (
+            'hidden',
+            small,
+            r'hidden is float16 \[.*; float32 \[.* is needed by this model: write the',
+        ),
         ('hidden', lambda leaf: leaf[:0], r'hidden is float32 \[0,'),
         ('hidden', lambda leaf: np.repeat(leaf, 3, 0), r'hidden is float32 \[3,'),
         ('other', lambda leaf: np.zeros(2), "has 'other', which this model does not have"),

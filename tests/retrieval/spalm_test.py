@@ -7,7 +7,7 @@ import signal
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from configs import spalm_wikitext103
 from longmem_jax.errors import UsageError
@@ -155,6 +155,12 @@ def test_spalm_is_trained_and_evaluated(trained, tmp_path, frozen):  # noqa: F81
     assert (folder / 'spalm.png').stat().st_size > 5000
     config.retrieval.spalm.k = 2
     with pytest.raises(UsageError, match='was trained with other settings:\n  k: 3 .* 2 given'):
+        evaluate.evaluate(experiment, 'test')
+    config.retrieval.spalm.k, file = 3, folder / 'spalm' / 'parameters.safetensors'
+    save_file({name: leaf for name, leaf in load_file(file).items() if name != 'gate'}, file)
+    with pytest.raises(
+        UsageError, match=r'gate is missing; float32 \[\d+\] is needed: delete .*/spa'
+    ):
         evaluate.evaluate(experiment, 'test')
 
 
