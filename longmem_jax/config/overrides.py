@@ -121,12 +121,13 @@ def _child(
             f'to use this memory: --config=configs/NAME.py:memory={name}'
         )
     fields = sorted({*section, *(sections() if where == 'config' else ())})
-    allowed = f'the fields are {", ".join(fields)}' if fields else 'it has no fields'
-    elsewhere = ' and '.join(_named(config, argument.partition('=')[0].rpartition('.')[2]))
-    there = f'there is {elsewhere}; ' if elsewhere else ''
-    raise UsageError(
-        f'{argument}: {where} has no field {name!r}; {there}{nearest(name, fields)}{allowed}.'
-    )
+    missing = f'no field {name!r}' if fields else f'no fields in this config, so no {name!r}'
+    said = [f'{where} has {missing}']
+    if elsewhere := list(_named(config, argument.partition('=')[0].rpartition('.')[2])):
+        said.append(f'there is {", ".join(elsewhere)}')
+    if fields:
+        said.append(f'{nearest(name, fields)}the fields are {", ".join(fields)}')
+    raise UsageError(f'{argument}: {"; ".join(said)}.')
 
 
 def _section(
