@@ -50,6 +50,13 @@ def in_words(model: nn.Module, lanes: int) -> str:
     config = model.config
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     dtype = config.cache_dtype or config.dtype
-    power = 3 if size >= 1e9 else 2 if size >= 1e6 else 1
     tokens, texts = counted(num_tokens(config), 'token'), counted(lanes, 'text')
-    return f'cache: {tokens} x {texts}, {dtype}, {size / 1000**power:,.2f} {" kMG"[power]}B'
+    return f'cache: {tokens} x {texts}, {dtype}, {in_bytes(size)}'
+
+
+def in_bytes(size: int) -> str:
+    """'1 byte', '999 bytes', '1.00 kB', with a unit that two decimals do not round to 1,000 of it."""
+    for unit, name in ((1e9, 'GB'), (1e6, 'MB'), (1e3, 'kB')):
+        if size >= 0.999995 * unit:
+            return f'{size / unit:,.2f} {name}'
+    return counted(size, 'byte')

@@ -40,6 +40,23 @@ def test_windows_score_every_token_once_and_are_full():
     assert pieces(before, text[:0], 3) == [([90, 91, 92], [])]
 
 
+@pytest.mark.parametrize(
+    'size, said',
+    [
+        (0, '0 bytes'),
+        (1, '1 byte'),
+        (999, '999 bytes'),
+        (1000, '1.00 kB'),
+        (999_994, '999.99 kB'),
+        (999_999, '1.00 MB'),
+        (999_999_999, '1.00 GB'),
+        (1_234_567_890_000, '1,234.57 GB'),
+    ],
+)
+def test_a_size_has_the_unit_in_which_it_reads(size, said):
+    assert cache.in_bytes(size) == said
+
+
 def test_the_cache_of_a_large_context_is_that_of_its_texts():
     """By default it would have room for 40,960 tokens."""
     given = attributes('llama', max_position_embeddings=40_960)
@@ -52,7 +69,8 @@ def test_the_cache_of_a_large_context_is_that_of_its_texts():
             f', {lanes * 40_960 * token / unit:.2f} {name}'
         )
     small = cache.in_words(cache.for_texts(model, 1), 1)
-    assert small == f'cache: 1 token x 1 text, float32, {token / 1e3:.2f} kB'
+    counts = 4 * model.config.num_layers  # of what a layer has read
+    assert small == f'cache: 1 token x 1 text, float32, {token + counts} bytes'
     for longest, kept in ((0, 1), (16, 1), (17, 16), (100, 96), (50_000, 40_960)):
         assert cache.num_tokens(cache.for_texts(model, longest).config) == kept
     memory, _ = toys.toy('infini')
