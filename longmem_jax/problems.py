@@ -5,6 +5,7 @@ the section.
 """
 
 import math
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -65,7 +66,9 @@ def rising(
 ) -> list[str]:
     """Problems of a field of rising ints between two bounds; `words`: what they are, with an example."""
     given = fields.get(name)
-    known = isinstance(given, Sequence) and all(type(number) is int for number in given)
+    known = isinstance(given, Sequence) and all(
+        isinstance(number, numbers.Integral) and not isinstance(number, bool) for number in given
+    )
     if (
         known
         and given

@@ -382,10 +382,17 @@ def test_questions_in_the_filler_are_not_answered():
 def test_distances_are_checked():
     check = TASKS['recall'].check
     assert check(KEYS) == []
+    of_numpy = KEYS | dict(distances=tuple(np.int64(number) for number in KEYS['distances']))
+    assert check(of_numpy) == []
+    given, plain = Recall(of_numpy, 'test', 0), Recall(KEYS, 'test', 0)
+    for index in range(4):
+        np.testing.assert_array_equal(given[index].tokens, plain[index].tokens)
     for changes, message in (
         (dict(distances=(100, 40)), 'must be rising ints'),
         (dict(distances=()), 'must be rising ints'),
         (dict(distances='far'), 'must be rising ints'),
+        (dict(distances=(40.0, 100)), 'must be rising ints'),
+        (dict(distances=(True, 100)), 'must be rising ints'),
         (dict(num_pairs=20), '20 keys need 95 tokens'),
         (dict(kind='haystack'), "kind = 'haystack'"),
         (dict(spread='far'), "spread = 'far'"),
