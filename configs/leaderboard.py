@@ -20,7 +20,7 @@ from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import new_segment, one_of, variant
 
-# Lengths of training in sixteenths of `longest`; of `:tiny` the shortest that fit with any seed are first.
+# Lengths of training in sixteenths of `longest`; in `:tiny` the first is about the shortest that fits.
 RULER = dict(
     vt=(10, 12, 14, 16), fwe=(8, 10, 12, 16), niah_single_1=(12, 13, 14, 16), cwe=(20, 22, 24)
 )  # fmt: skip

@@ -45,11 +45,18 @@ def panels(labels: list[str], x: str) -> tuple[matplotlib.figure.Figure, dict[st
         axes.set_ylim(-3, 103)
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize=7)
-    for axes in grid[len(labels) :]:
-        axes.set_visible(False)
+    _hide(grid, len(labels), across)
     figure.supxlabel(x, fontsize=8)
     figure.supylabel('right answers, %', fontsize=8)
     return figure, dict(zip(labels, grid, strict=False))
+
+
+def _hide(grid: Any, used: int, across: int) -> None:
+    """Hides the panels after those used; the last of every column has the labels of the axis."""
+    for axes in grid[used:]:
+        axes.set_visible(False)
+    for axes in grid[max(used - across, 0) : used]:
+        axes.tick_params(labelbottom=True)
 
 
 def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
@@ -104,8 +111,7 @@ def surface(found: table.Found) -> matplotlib.figure.Figure | None:
         axes.set_yticks(range(len(names)), names)
         axes.tick_params(labelsize=7)
         axes.set_title(f'{row}\n{table.kilobytes(first)} kB of state', fontsize=8)
-    for axes in grid[len(by_row) :]:
-        axes.set_visible(False)
+    _hide(grid, len(by_row), across)
     bar = figure.colorbar(image, ax=grid.tolist())
     bar.set_label('right answers, %', fontsize=8)
     bar.ax.tick_params(labelsize=7)

@@ -20,10 +20,8 @@ MOST = {
     'd_feed_forward': 1 << 24,
 }
 LONGEST_SEGMENT = 1 << 26  # tokens
-TURNS = (
-    1e-30,
-    1e30,
-)  # with these the arithmetic of bands neither overflows nor is there a log of 0
+# With these the arithmetic of bands neither overflows, nor is there a log of 0.
+TURNS = (1e-30, 1e30)
 DTYPES = ('float32', 'bfloat16', 'float64')
 
 
