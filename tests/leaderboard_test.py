@@ -308,19 +308,25 @@ def test_the_page_has_the_published_cells():
     assert [line for line in lines if line not in page] == []
 
 
-def test_the_page_has_the_rows_of_babilong():
+@pytest.mark.parametrize(
+    'column, section, sizes',
+    [('BABILong: qa1', 'The field', 5), ('RULER: niah_single_1', 'RULER', 4)],
+)
+def test_the_page_has_the_rows_of_a_benchmark(column, section, sizes):
     """A row of README.md has the cells of leaderboard.md; after new runs, paste the new ones."""
     folder = pathlib.Path(table.__file__).parent
     parts = (folder / 'leaderboard.md').read_text().split('\n## ')
-    own = next(part for part in parts if part.startswith('BABILong: qa1'))
+    own = next(part for part in parts if part.startswith(column))
     rows = [
         [cell.strip() for cell in line.split('|')] for line in own.splitlines() if '| `' in line
     ]
-    page = (folder / 'README.md').read_text().split('## The field')[1].split('\n## ')[0]
+    page = (folder / 'README.md').read_text().split(f'\n## {section}')[1].split('\n## ')[0]
     shown = {' '.join(line.split()) for line in page.splitlines() if line.startswith('| `')}
     wanted = {
         ' '.join(
-            f'| {row[1]} | {row[4]} | {" | ".join(row[5:10])} |'.replace('| - ', '|  ').split()
+            f'| {row[1]} | {row[4]} | {" | ".join(row[5 : 5 + sizes])} |'.replace(
+                '| - ', '|  '
+            ).split()
         )
         for row in rows
     }
