@@ -20,10 +20,7 @@ from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import new_segment, one_of, variant
 
-# Lengths of training in sixteenths of `longest`; in `:tiny` the first is about the shortest that fits.
-RULER = dict(
-    vt=(10, 12, 14, 16), fwe=(8, 10, 12, 16), niah_single_1=(12, 13, 14, 16), cwe=(20, 22, 24)
-)  # fmt: skip
+RULER = ('vt', 'fwe', 'niah_single_1', 'cwe')
 BABILONG = ('qa1', 'qa2', 'qa3')
 DELTA_RULES = ('delta_net', 'gated_delta_net', 'kimi_delta')
 TASKS = ('mqar', 'surface', 'state', *RULER, *BABILONG, 'stdlib', 'text')
@@ -57,7 +54,14 @@ def get_config(arg=''):
         documents=512,
         fillers=64,
         vocabulary=4096,  # of RULER and BABILong
-        longest=1024,
+        longest=512,  # of BABILong
+        # Of RULER: from about the shortest that fits, which its answer and its vocabulary decide.
+        ruler=dict(
+            vt=(320, 512, 768, 1024),
+            fwe=(256, 512, 768, 1024),
+            niah_single_1=(384, 512, 768, 1024),
+            cwe=(512, 768, 1024),
+        ),
         question_steps=20_000,  # of RULER and BABILong
         group='S5',
         products=(4, 8, 16, 32, 64),
@@ -81,7 +85,13 @@ def get_config(arg=''):
             documents=96,
             fillers=8,
             vocabulary=512,
-            longest=512,
+            longest=256,
+            ruler=dict(
+                vt=(320, 384, 448, 512),
+                fwe=(256, 320, 384, 512),
+                niah_single_1=(384, 416, 448, 512),
+                cwe=(640, 704, 768),
+            ),
             question_steps=3000,  # memories that learn it begin to look up after 500 to 2,000
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
@@ -99,15 +109,14 @@ def get_config(arg=''):
             config.evaluate.max_test_segments = 512
             return
         shared = dict(documents=10_000_000, eval_documents=sizes['documents'])
-        if name in RULER or name in BABILONG:
+        if name in RULER + BABILONG:
             data.source = 'ruler' if name in RULER else 'babilong'
             # Short documents too, from which looking up is learned first.
-            longest = sizes['longest']
-            own: dict[str, Any] = dict(
-                lengths=(0, longest // 8, longest // 4, longest // 2), prompt=0
-            )
             if name in RULER:
-                own = dict(lengths=tuple(longest * n // 16 for n in RULER[name]), example=False)
+                own: dict[str, Any] = dict(lengths=sizes['ruler'][name], example=False)
+            else:
+                longest = sizes['longest']
+                own = dict(lengths=(0, longest // 4, longest // 2, longest), prompt=0)
             config.model.token_shift = 'last_eight'
             config.train.num_steps = sizes['question_steps']
             data.task = shared | own | dict(name=name)

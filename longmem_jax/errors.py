@@ -37,7 +37,7 @@ def say(text: str, out: TextIO | None = None) -> None:
     print(visible(text, LONGEST), file=out or sys.stdout)
 
 
-def counted(number: int, noun: str) -> str:
+def number_of(number: int, noun: str) -> str:
     """'1 token', '2,048 tokens'."""
     return f'{number:,} {noun}{"s" * (number != 1)}'
 

@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from longmem_jax.errors import UsageError, counted, nearest, unknown
+from longmem_jax.errors import UsageError, nearest, number_of, unknown
 
 # Name of a type to the types it accepts and its name in messages.
 TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
@@ -35,7 +35,7 @@ def under(where: str, problems: Iterable[str]) -> list[str]:
 def require_none(problems: Sequence[str]) -> None:
     """Raises one `UsageError` with all problems of a configuration, if there are any."""
     if problems:
-        count = counted(len(problems), 'problem')
+        count = number_of(len(problems), 'problem')
         raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(problems))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError, counted, visible
+from longmem_jax.errors import UsageError, number_of, visible
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import opened
 from longmem_jax.generation import cache
@@ -87,7 +87,7 @@ class Writer:
                 for count in reader.read_in_parts(tokens[None].astype(np.int32)):
                     waiting.update(count)
         own = tokens.size - begun
-        said = f'{counted(own, "prompt token")} read'
+        said = f'{number_of(own, "prompt token")} read'
         if begun:
             said += f' after {"the begin token" if begun == 1 else f"{begun} begin tokens"}'
         if text and self._template is None:

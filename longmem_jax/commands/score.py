@@ -12,7 +12,7 @@ import numpy as np
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError, counted, visible
+from longmem_jax.errors import UsageError, number_of, visible
 from longmem_jax.evaluation.likelihood import windows
 from longmem_jax.evaluation.token_losses import TokenLosses, token_losses
 from longmem_jax.experiment import Experiment
@@ -255,7 +255,7 @@ def in_short(losses: TokenLosses) -> str:
     perplexity = math.exp(min(losses.loss, 700))
     first = ' (the first of a text is not scored)' if np.isnan(losses.nats[0]) else ''
     return (
-        f'{counted(losses.scored, "token")}{first}, {counted(losses.num_bytes, "byte")}: '
+        f'{number_of(losses.scored, "token")}{first}, {number_of(losses.num_bytes, "byte")}: '
         f'{losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte, '
         f'perplexity {perplexity:,.2f}'
     )

@@ -22,9 +22,9 @@ from longmem_jax.devices.sharding import (
     own_lanes,
     replicated,
 )
+from longmem_jax.errors import number_of
 from longmem_jax.evaluation.result import (
     Result,
-    lanes_text,
     memory_lengths,
     scored_text,
     segment_text,
@@ -156,7 +156,7 @@ class Evaluator:
         used = min(config.num_lanes, len(corpus))
         protocol = (
             f'{segment_text(config)}, memory {memory_lengths(self.model.config)}'
-            f'{" reset before every segment" if reset else ""}, {lanes_text(used)}, '
+            f'{" reset before every segment" if reset else ""}, {number_of(used, "lane")}, '
             f'{scored_text(total, split, None if complete else segments)}'
         )
         return Result(split, total, protocol, memory='reset' if reset else 'kept'), memory

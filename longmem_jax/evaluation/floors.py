@@ -21,8 +21,9 @@ from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS, Players, Task
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.data.windows import Windows
+from longmem_jax.errors import number_of
 from longmem_jax.evaluation.ngrams import NGrams, stream
-from longmem_jax.evaluation.result import lanes_text, scored_text, segment_text
+from longmem_jax.evaluation.result import scored_text, segment_text
 from longmem_jax.files import checksum, write_json
 from longmem_jax.training.metrics import METRICS, TEXT
 from longmem_jax.untrusted import json_file
@@ -95,7 +96,7 @@ def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyC
     complete = total['tokens'] == lengths.sum()
     first = None if complete else evaluate.max_test_segments
     protocol = (
-        f'{segment_text(evaluate)}, {lanes_text(min(evaluate.num_lanes, len(corpus)))}, '
+        f'{segment_text(evaluate)}, {number_of(min(evaluate.num_lanes, len(corpus)), "lane")}, '
         f'{scored_text(total, split, first)}'
     )
     return Floors(

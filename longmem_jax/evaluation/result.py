@@ -103,11 +103,6 @@ def segment_text(evaluate: Any) -> str:
     return f'segment {evaluate.segment_length}{context}'
 
 
-def lanes_text(count: int) -> str:
-    """'1 lane', '8 lanes'."""
-    return f'{count} lane' if count == 1 else f'{count} lanes'
-
-
 def memory_lengths(model: Any) -> str:
     """Memory lengths of a model by kind and layer type, as text: 'transformer_xl 512'."""
     kinds = [] if model.kind == 'language_model' else [model.kind]

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import ml_collections
 
-from longmem_jax.errors import counted
+from longmem_jax.errors import number_of
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
@@ -50,7 +50,7 @@ def in_words(model: nn.Module, lanes: int) -> str:
     config = model.config
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     dtype = config.cache_dtype or config.dtype
-    tokens, texts = counted(num_tokens(config), 'token'), counted(lanes, 'text')
+    tokens, texts = number_of(num_tokens(config), 'token'), number_of(lanes, 'text')
     return f'cache: {tokens} x {texts}, {dtype}, {in_bytes(size)}'
 
 
@@ -59,4 +59,4 @@ def in_bytes(size: int) -> str:
     for unit, name in ((1e9, 'GB'), (1e6, 'MB'), (1e3, 'kB')):
         if size >= 0.999995 * unit:
             return f'{size / unit:,.2f} {name}'
-    return counted(size, 'byte')
+    return number_of(size, 'byte')

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from longmem_jax import files
-from longmem_jax.evaluation.result import Result, lanes_text, segment_text
+from longmem_jax.errors import number_of
+from longmem_jax.evaluation.result import Result, segment_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -260,7 +261,7 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
     waiting.close()
     reading = experiment.config.evaluate
     protocol = (
-        f'{segment_text(reading)}, {lanes_text(reading.num_lanes)}, '
+        f'{segment_text(reading)}, {number_of(reading.num_lanes, "lane")}, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}'
     )
     protocols = {name: f'{protocol}; {description}' for name in sums} | {alone: protocol}

@@ -26,9 +26,9 @@ import numpy as np
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import shared_out
 from longmem_jax.devices import initial
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, number_of
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.evaluation.result import Result, lanes_text
+from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import own_folder
 from longmem_jax.generation.reader import fresh_state
@@ -229,7 +229,7 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
         num_bytes += float(inputs.num_bytes.sum())
         report.add(inputs, lists.numbers, rows, scores)
     protocol = (
-        f'segment {reading.segment_length}, {lanes_text(reading.num_lanes)}, '
+        f'segment {reading.segment_length}, {number_of(reading.num_lanes, "lane")}, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}; K {settings.k}'
     )
     names = {f'{split}, SPALM without neighbours': sums[1], f'{split}, SPALM': sums[0]}

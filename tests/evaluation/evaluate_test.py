@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longmem_jax.config.base import base
 from longmem_jax.evaluation.evaluator import exact_answers, passes
-from longmem_jax.evaluation.result import lanes_text, memory_lengths
+from longmem_jax.evaluation.result import memory_lengths
 
 
 @given(st.data())
@@ -63,7 +63,3 @@ def test_overlapping_windows_are_scored_once():
     assert passes(config, 'test') == {'test': False, 'test, memory reset': True}
     config.evaluate.context = 16
     assert passes(config, 'test') == {'test': False}
-
-
-def test_one_lane_is_one_lane():
-    assert [lanes_text(count) for count in (1, 8)] == ['1 lane', '8 lanes']
