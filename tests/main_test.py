@@ -70,6 +70,8 @@ BAD = [
     ([CORRIDOR, '--mode=generate'], "--mode=generate: not for models of the kind 'agent'"),
     ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={there}'], 'most likely action (0)'),
     ([TINY, '--top_p=3'], 'UsageError: --top_p=3: 3.0 is not a number in the range'),
+    ([TINY, '--length=sixty'], 'UsageError: --length=sixty: must be a whole number'),
+    ([TINY, '--top_p=most'], 'UsageError: --top_p=most: must be a number'),
     ([TINY, '--top_p=nan'], 'UsageError: --top_p=nan: must be a number'),
     ([TINY, '--config.data.path=there'], "data.source = 'stdlib' reads no files; add --config.data"),
     ([TINY], '--workdir= is missing'),

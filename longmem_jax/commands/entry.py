@@ -249,7 +249,9 @@ def _of_flag(error: flags.Error) -> UsageError:
     if isinstance(error, flags.UnrecognizedFlagError):
         near = nearest(error.flagname, list(flags.FLAGS))
         return UsageError(f'--{error.flagname}: there is no such flag; {near}--help lists them.')
-    return UsageError(re.sub(r'^(flag |ERROR:: )', '', str(error)))
+    said = re.sub(r'^(flag |ERROR:: )', '', str(error))
+    said = re.sub(r'invalid literal for int\(\).*', 'must be a whole number', said, flags=re.DOTALL)
+    return UsageError(re.sub(r'could not convert string to float.*', 'must be a number', said))
 
 
 def _parse(argv: list[str], module: str) -> list[str]:

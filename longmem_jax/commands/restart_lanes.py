@@ -17,20 +17,27 @@ from longmem_jax.data.order import circles
 from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.training.identity import MODEL
 from longmem_jax.training.step import TrainState
 
 FIELD = 'config.train.num_lanes'
 
 
 def saved_lanes(experiment: Experiment) -> tuple[int, int] | None:
-    """Lanes and step of the newest checkpoint of the workdir; None if that is not known."""
+    """Lanes and step of the newest checkpoint of the workdir; None if that is not known.
+
+    None too if its attention is another: lanes are then the least that differs, and restoring tells all.
+    """
     steps = experiment.checkpoint_steps()
     if not steps:
         return None
     path = experiment.workdir / 'checkpoints' / str(steps[-1]) / 'identity' / 'metadata'
     try:
-        lanes = json.loads(path.read_bytes())[FIELD]
+        saved = json.loads(path.read_bytes())
+        lanes, attention = saved[FIELD], saved[MODEL]['attention']
     except (OSError, ValueError, TypeError, KeyError):  # restoring will tell
+        return None
+    if list(experiment.config.model.attention) != attention:
         return None
     return (lanes, steps[-1]) if type(lanes) is int and lanes > 0 else None
 

@@ -11,6 +11,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from typing import Any
 
 from longmem_jax.config import base
 from longmem_jax.config.sections import sections
@@ -80,16 +81,24 @@ def _of_layer(layer: type, field: str) -> str:
     """What a docstring says about a field: the layer's, or that of a class it names or extends."""
     for owner in layer.__mro__:
         text = _attributes(owner.__doc__ or '').get(field, '')
-        named = re.search(r'(?:as in|see) `(\w+)`', text or owner.__doc__ or '')
-        names = vars(sys.modules[owner.__module__]) | {
-            e.layer.module.__name__: e.layer.module for e in LAYERS.values()
-        }
-        other = names.get(named[1]) if named else None
+        named = re.search(r'(?:as in|see) `(?:\w+\.)?(\w+)`', text or owner.__doc__ or '')
+        other = _names(owner).get(named[1]) if named else None
         if isinstance(other, type) and other is not owner:
             return _of_layer(other, field) or text
         if text:
             return text
     return ''
+
+
+def _names(owner: type) -> dict[str, Any]:
+    """What a docstring of a class may name: what its module has, what modules have that it imports from
+    its own package, and layers."""
+    module = sys.modules[owner.__module__]
+    found = {e.layer.module.__name__: e.layer.module for e in LAYERS.values()}
+    for near in vars(module).values():
+        if inspect.ismodule(near) and near.__name__.startswith(f'{module.__package__}.'):
+            found |= vars(near)
+    return found | vars(module)
 
 
 def _attributes(docstring: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from longmem_jax.config.hybrids import is_pattern, names_of
 from longmem_jax.config.recipes import Given, changes_of, recipes, use
 from longmem_jax.contract import Recipe
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.memory.registry import ATTENTION
+from longmem_jax.memory.registry import ATTENTION, LAYERS
 
 Variant = Callable[..., None]
 WHICH = '?'  # the argument that asks for what is accepted
@@ -108,11 +108,19 @@ def variant(
         memories = memories or {}
         name = typed.get('memory') or memory
         for part in names_of(name) if is_pattern(name) else ():
-            one_of('memory', part, sorted({*recipes(), *memories, *ATTENTION}))
+            _memory(part, {*recipes(), *memories, *ATTENTION})
         if not is_pattern(name):
-            one_of('memory', name, sorted({*recipes(), *memories, *others}))
+            _memory(name, {*recipes(), *memories, *others})
         put(config, name, changes_of(memories, name), **(scale or {}))
     return config
+
+
+def _memory(name: str, allowed: set[str]) -> None:
+    """Refuses what is no memory: with the nearest, or with those of the layer that is called so."""
+    of_layer = LAYERS[name].recipe.by_name if name in LAYERS and name not in allowed else ()
+    if of_layer:
+        raise UsageError(f'memory = {name!r}: a layer; its memories are {", ".join(of_layer)}')
+    one_of('memory', name, sorted(allowed))
 
 
 def _typed(argument: str | None, allowed: Sequence[str]) -> dict[str, str | None]:

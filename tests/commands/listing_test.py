@@ -38,6 +38,8 @@ def test_every_field_has_a_meaning():
     assert known['model.lora.rank'].endswith('0 = none') and 'LoRA' in known['model.lora']
     assert known['model.rotary_bands'].startswith("'llama3', 'yarn': turns")
     assert known['model.transformer_xl.memory_length'].startswith('hidden vectors kept per layer')
+    assert known['model.memorizing.memory_length'].startswith('keys kept of the last tokens')
+    assert known['model.memformer.normalized'].startswith('slots and tokens have a mean square')
 
 
 def test_configs_are_listed_with_their_variants():

@@ -436,6 +436,11 @@ def test_other_lanes_begin_again_where_that_is_said(texts, tmp_path, finished, c
         UsageError, match=r'step 12 .* has 8 lanes, .*num_lanes=8; or .*restart_lanes=T'
     ):
         train(experiment(config, workdir))
+    other = small_config(texts)
+    use(other, 'local')
+    other.train.num_lanes = 4
+    with pytest.raises(UsageError, match=r'(?s)model.attention.*num_lanes: 8 in the checkpoint, 4'):
+        train(experiment(other, workdir))
     config.train.restart_lanes = True
     kept = experiment(small_config(texts), finished[0])
     saver = kept.checkpointer(print)

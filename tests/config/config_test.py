@@ -360,6 +360,8 @@ def test_what_a_shape_forbids_is_noted_in_the_config():
 def test_a_name_that_is_no_memory_gets_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'infini'"):
         get_config(QUICKSTART, 'memory=infni')
+    with pytest.raises(UsageError, match='a layer; its memories are ttt_linear, ttt_mlp'):
+        get_config(QUICKSTART, 'memory=test_time')
 
 
 @pytest.mark.parametrize(
