@@ -157,6 +157,7 @@ def DeltaNet(
     value_heads: int = 0,
     convolution: int = 4,
     negative_eigenvalues: bool = False,
+    first_rates: tuple[float, float] = (1.0, 16.0),
     output_gate: str = 'silu',
     rank: int = 0,
     epsilon: float = 1e-05,

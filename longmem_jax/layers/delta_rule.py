@@ -8,6 +8,7 @@ A token lets S fade, then moves what its key gives towards its value: one step o
     o  = S^T q
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -89,11 +90,13 @@ def chunked(
     return left[:, None] * S + k_left.T @ u, q @ S + of_queries @ u
 
 
-def drawn_log_rates(
-    key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
-) -> jax.Array:
-    """Logs of rates that are uniform between 1 and 16."""
-    return jnp.log(jax.random.uniform(key, shape, dtype, 1.0, 16.0))
+def drawn_log_rates(low: float = 1.0, high: float = 16.0) -> Callable[..., jax.Array]:
+    """Draws logs of rates that are uniform in this range."""
+
+    def draw(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
+        return jnp.log(jax.random.uniform(key, shape, dtype, low, high))
+
+    return draw
 
 
 def drawn_bias(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:

@@ -63,6 +63,11 @@ class DeltaNet(RecurrentMemory):
         'a token may move what its key gives up to twice as far as its value (b from 0 to 2, not to 1), '
         'so that a memory can turn and count',
     )
+    first_rates: tuple[float, float] = field(
+        (1.0, 16.0),
+        'range of the rates of fading at the start, each times a step from 0.001 to 0.1; less = what is '
+        'far is found sooner, and a text is learned later',
+    )
     output_gate: str = field(
         'silu',
         "factor of what is read: 'silu' of a linear map (Gated DeltaNet), 'sigmoid' of a map through "
@@ -104,7 +109,7 @@ class DeltaNet(RecurrentMemory):
             self.decay_out = param('rank', heads, 'key_dim')
             self.decay_bias = param(heads, 'key_dim', init=drawn_bias)
         if self.gate != 'none':
-            self.log_rate = param(heads, init=drawn_log_rates)
+            self.log_rate = param(heads, init=drawn_log_rates(*self.first_rates))
         if self.output_gate == 'silu':
             self.shown = self.to_heads(sizes.value_dim, sizes.value_heads)
         if self.output_gate == 'sigmoid':
@@ -184,6 +189,11 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
         problems.append(f'key_heads = {key_heads}: must divide {of} = {number}')
     if fields['convolution'] == 1:
         problems.append('convolution = 1: sees the token alone; use 0 for none, or at least 2')
+    rates = fields['first_rates']
+    if not 0 < rates[0] <= rates[1]:
+        problems.append(
+            f'first_rates = {tuple(rates)}: must be two numbers above 0, the smaller one first'
+        )
     return problems
 
 

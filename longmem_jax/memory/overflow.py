@@ -54,7 +54,7 @@ class Overflow(nn.Module):
             'decay_bias', initializers.with_axes(drawn_bias, for_heads), shape
         )
         self.log_rate = self.param(
-            'log_rate', initializers.with_axes(drawn_log_rates, for_heads), shape
+            'log_rate', initializers.with_axes(drawn_log_rates(), for_heads), shape
         )
         zeros = initializers.with_axes(nn.initializers.zeros, ('heads', None, 'head_dim'))
         width = settings.head_dim

@@ -108,6 +108,7 @@ def test_negative_eigenvalues_double_the_strength_of_writes():
     'fields, said',
     [
         (dict(convolution=1), 'convolution = 1: sees the token alone'),
+        (dict(first_rates=(16.0, 1.0)), 'first_rates = .16.0, 1.0.: must be two numbers above 0'),
         (dict(gate='row'), 'gate'),
         (dict(key_heads=3), 'key_heads = 3: must divide num_heads = 2'),
     ],
