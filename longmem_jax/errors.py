@@ -95,9 +95,35 @@ def command_needs(name: str, package: str) -> None:
         sys.exit(2)
 
 
+# Names of other libraries, and what stands for them here.
+ELSEWHERE = {
+    name: ours
+    for ours, names in {
+        'd_model': 'hidden_size model_dim embed_dim n_embd emb_dim dim width',
+        'd_feed_forward': 'intermediate_size ffn_dim d_ff n_inner mlp_dim',
+        'num_layers': 'num_hidden_layers n_layer n_layers depth',
+        'num_heads': 'num_attention_heads n_head n_heads',
+        'num_kv_heads': 'num_key_value_heads n_kv_heads',
+        'rotary_base': 'rope_theta rope_base',
+        'segment_length': 'block_size seq_len seq_length sequence_length context_length max_length',
+        'num_lanes': 'batch_size per_device_train_batch_size global_batch_size',
+        'num_steps': 'max_steps steps train_steps max_iters',
+        'learning_rate': 'lr peak_lr',
+        'clip_norm': 'max_grad_norm grad_clip gradient_clipping',
+        'accumulate_steps': 'gradient_accumulation_steps grad_accum',
+        'gated_delta_net': 'gdn gated_deltanet',
+        'retnet': 'retention',
+        'sinks': 'streaming_llm streamingllm attention_sinks',
+    }.items()
+    for name in names.split()
+}
+
+
 def nearest(given: Any, allowed: Iterable[Any]) -> str:
     """`did you mean 'x'? ` with the valid name nearest to `given`, whatever its letters' case; or ''."""
     names, text = {str(name).casefold(): str(name) for name in allowed}, str(given).casefold()
+    if (ours := ELSEWHERE.get(text)) in names:
+        return f'did you mean {names[ours]!r}? '
     # Of three letters too: part of a name, with another ending, or its letters in another order;
     # or a name and more.
     part = text[: max(len(text) - 1, 4)]

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from longmem_jax.commands import entry
 from longmem_jax.config.base import base
+from longmem_jax.config.recipes import recipes
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data.load import load_source
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import Bytes
-from longmem_jax.errors import MESSAGE, UsageError, say, visible
+from longmem_jax.errors import ELSEWHERE, MESSAGE, UsageError, nearest, say, visible
 from longmem_jax.hosts import hosts
 from longmem_jax.hosts.chat import ChatTemplate
 from longmem_jax.reporting.gained import Gained, Read, shown_text, write
@@ -29,6 +30,15 @@ def test_what_a_terminal_would_obey_is_shown():
     assert visible('a\x1b[31mb\rc\x9bd\u202ee\ud800') == 'a\\x1b[31mb\\rc\\x9bd\\u202ee\\ud800'
     assert visible('na\u00efve \u2603\t\n\U0001f642') == 'na\u00efve \u2603\t\n\U0001f642'
     assert visible('abcd', 2) == 'ab ... (2 more characters)' and visible('abcd', 4) == 'abcd'
+
+
+def test_names_of_other_libraries_are_known():
+    config = base()
+    ours = {*config.model, *config.train, *config.optimizer, *recipes()}
+    assert not set(ELSEWHERE.values()) - ours, 'a name that is gone here'
+    assert not ELSEWHERE.keys() & ours, 'a name that is used here'
+    assert nearest('max_steps', ['max_bad_steps', 'num_steps']) == "did you mean 'num_steps'? "
+    assert nearest('lr', ['b1']) == ''
 
 
 @given(st.text())

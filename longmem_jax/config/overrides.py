@@ -16,7 +16,7 @@ import ml_collections
 
 from longmem_jax.config.recipes import holds
 from longmem_jax.config.sections import add, sections
-from longmem_jax.errors import UsageError, nearest
+from longmem_jax.errors import ELSEWHERE, UsageError, nearest
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.problems import is_possible
 
@@ -123,10 +123,12 @@ def _child(
     fields = sorted({*section, *(sections() if where == 'config' else ())})
     missing = f'no field {name!r}' if fields else f'no fields in this config, so no {name!r}'
     said = [f'{where} has {missing}']
-    if elsewhere := list(_named(config, argument.partition('=')[0].rpartition('.')[2])):
+    last = argument.partition('=')[0].rpartition('.')[2]
+    if elsewhere := [*_named(config, last), *_named(config, ELSEWHERE.get(last, ''))]:
         said.append(f'there is {", ".join(elsewhere)}')
     if fields:
-        said.append(f'{nearest(name, fields)}the fields are {", ".join(fields)}')
+        near = '' if f'{where}.{ELSEWHERE.get(name)}' in elsewhere else nearest(name, fields)
+        said.append(f'{near}the fields are {", ".join(fields)}')
     raise UsageError(f'{argument}: {"; ".join(said)}.')
 
 
