@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-FUNCTIONS = dict(min=np.min, max=np.max, mean=np.mean, median=np.median, sum=np.sum, count=np.size, abs=np.abs)
+FUNCTIONS = dict(
+    min=np.min, max=np.max, mean=np.mean, median=np.median, sum=np.sum, count=np.size, abs=np.abs
+)
 ARITHMETIC = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

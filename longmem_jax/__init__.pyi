@@ -367,6 +367,7 @@ def Mamba2(
     longest: float = 0.0,
     first_steps: tuple[float, float] = (0.001, 0.1),
     first_rates: tuple[float, float] = (1.0, 16.0),
+    output_gate: bool = True,
     epsilon: float = 1e-05,
     **settings: Unpack[Settings],
 ) -> Layer:

@@ -117,3 +117,16 @@ def test_initial_time_steps_and_rates_are_in_their_ranges():
     steps, rates = jax.nn.softplus(params['step_bias']), jnp.exp(params['log_rate'])
     assert (0.2 <= steps + 1e-6).all() and (steps <= 0.3 + 1e-6).all()
     assert (2 <= rates + 1e-6).all() and (rates <= 3 + 1e-6).all()
+
+
+def test_the_gate_of_mamba2_may_be_left_out():
+    x = np.random.default_rng(0).normal(size=(1, 4, 8)).astype(np.float32)
+    outputs, gates = [], []
+    for gated in (True, False):
+        layer = longmem_jax.Mamba2(d_model=8, num_heads=2, state_size=4, output_gate=gated)
+        state = layer.start(1)
+        variables = jax.jit(layer.init)(jax.random.key(0), x, state)
+        outputs.append(jax.jit(layer.apply)(variables, x, state)[0])
+        gates.append([name for name in variables['params'] if 'gate' in name])
+    assert gates == [['gate'], []]
+    assert not np.allclose(*outputs), 'the gate changes what is read'

@@ -36,11 +36,20 @@ class Mamba2(RecurrentMemory):
     longest: float = field(0.0, 'time steps are at most this; 0 = no limit', least=0)
     first_steps: tuple[float, float] = field((0.001, 0.1), 'range of time steps at the start')
     first_rates: tuple[float, float] = field((1.0, 16.0), 'range of exp(A), rates, at the start')
+    output_gate: bool = field(
+        True,
+        'what is read is multiplied by silu of a linear map; without it, small models find sooner what '
+        'is far',
+    )
     epsilon: float = field(1e-5, 'of the norm of what is read', above=0)
+
+    def width(self) -> int:
+        """Of x, the values."""
+        return self.value_dim or 2 * self.settings.head_dim
 
     def parts(self) -> None:
         settings, heads, groups = self.settings, self.settings.num_heads, self.groups
-        width = self.value_dim or 2 * settings.head_dim
+        width = self.width()
         self.projections = maps = Projections(
             settings,
             bias=self.bias,
@@ -50,9 +59,9 @@ class Mamba2(RecurrentMemory):
             key_heads=groups,
             value_heads=heads,
         )
-        self.gate = HeadsIn(
-            heads, width, settings.dtype, initializers.kernel(settings), bias=self.bias
-        )
+        if self.output_gate:
+            init = initializers.kernel(settings)
+            self.gate = HeadsIn(heads, width, settings.dtype, init, bias=self.bias)
         self.convolved_C = self.conv_of(maps.query, self.convolution)
         self.convolved_B = self.conv_of(maps.key, self.convolution)
         self.convolved_x = self.conv_of(maps.value, self.convolution)
@@ -68,7 +77,7 @@ class Mamba2(RecurrentMemory):
 
     def state(self) -> jax.Array:
         """S [state_size, value_dim]."""
-        return jnp.zeros((self.state_size, self.gate.head_dim), self.float32)
+        return jnp.zeros((self.state_size, self.width()), self.float32)
 
     def convolved(self, lane: Lane, part: str, x: jax.Array) -> jax.Array:
         """x, B or C [heads or groups, n, width] through its convolution."""
@@ -127,7 +136,9 @@ class Mamba2(RecurrentMemory):
         *rest: jax.Array,
     ) -> jax.Array:
         """`W_o RMSNorm((y + D x) silu(z))`, normalised over the heads of a group."""
-        y = (y + self.skip[:, None, None] * values) * jax.nn.silu(self.gate(x).astype(self.float32))
+        y = y + self.skip[:, None, None] * values
+        if self.output_gate:
+            y = y * jax.nn.silu(self.gate(x).astype(self.float32))
         grouped = y.reshape(self.groups, -1, *y.shape[1:])
         squares = (grouped * grouped).mean((1, 3), keepdims=True)
         y = (grouped * jax.lax.rsqrt(squares + self.epsilon)).reshape(y.shape)
