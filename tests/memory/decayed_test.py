@@ -123,10 +123,11 @@ def test_the_gate_of_mamba2_may_be_left_out():
     x = np.random.default_rng(0).normal(size=(1, 4, 8)).astype(np.float32)
     outputs, gates = [], []
     for gated in (True, False):
-        layer = longmem_jax.Mamba2(d_model=8, num_heads=2, state_size=4, output_gate=gated)
+        sizes = dict(d_model=8, num_heads=2, state_size=4, segment_length=4)
+        layer = longmem_jax.Mamba2(**sizes, output_gate=gated)
         state = layer.start(1)
         variables = jax.jit(layer.init)(jax.random.key(0), x, state)
         outputs.append(jax.jit(layer.apply)(variables, x, state)[0])
-        gates.append([name for name in variables['params'] if 'gate' in name])
+        gates.append([name for name in variables['params']['inner'] if 'gate' in name])
     assert gates == [['gate'], []]
     assert not np.allclose(*outputs), 'the gate changes what is read'
