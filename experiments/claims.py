@@ -4,8 +4,9 @@ python -m experiments.claims [--stale | --write | --read_pages]
 
 `claims.toml` has a claim per sentence: the cells of JSON files that it rests on, and what must hold
 for them. Printed is every claim with its verdict: it holds, it fails, cells are missing, or it holds and
-is stale, since the code of its memory was changed after its cells were measured. The exit code is 1 if
-one fails or lacks cells. `--stale` prints the commands that measure stale ones again. `--write` writes
+is stale, since the code of its memory was changed after its cells were measured (the table `again` has
+changes after which cells came out the same; these make none stale). The exit code is 1 if one fails or
+lacks cells. `--stale` prints the commands that measure stale ones again. `--write` writes
 the sentences, with the numbers of the cells, into the pages, between `<span id="claim-NAME">` and
 `</span>`. `--read_pages` reads tables that only a page has into `page.json`, see `page_tables.py`.
 
@@ -177,12 +178,27 @@ def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
                     yield from ((of, run, changed(run.get('commit'), of)) for of in memories)
 
 
+def _touched(after: str, until: str, memory: str) -> bool | None:
+    """Whether commits after one, up to another, are of the code of a memory; None = git does not know."""
+    commits = provenance.git('rev-list', '-1', f'{after}..{until}', '--', *code()[memory])
+    return None if commits is None else bool(commits)
+
+
 @functools.cache
 def changed(commit: str | None, memory: str) -> bool | None:
-    """Whether the code of a memory was changed after a commit; None = git does not know."""
-    since = ('rev-list', '-1', f'{commit}..HEAD', '--', *code()[memory])
-    later = provenance.git(*since) if commit else None
-    return None if later is None else bool(later)
+    """Whether the code of a memory was changed after a commit; None = git does not know.
+
+    A change counts for nothing if cells that were measured before it came out the same after it: the
+    table `again` says which, with a commit before and one after.
+    """
+    later = _touched(commit, 'HEAD', memory) if commit else None
+    return later and not any(
+        once['code'] == memory
+        and _touched(once['before'], commit, memory) is False
+        and _touched(commit, once['before'], memory) is False
+        and _touched(once['after'], 'HEAD', memory) is False
+        for once in _content().get('again', [])
+    )
 
 
 def stale(claim: Claim) -> bool | None:

@@ -132,6 +132,24 @@ def test_verdicts_and_exit_codes(one, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith('# one: cells missing')
 
 
+def test_a_change_after_which_cells_came_out_the_same_makes_none_older(one, monkeypatch):
+    again = '[[again]]\ncode = "local"\ncells = ["cells: local / a"]\nbefore = "b"\nafter = "c"\n'
+    claims.FILE.write_text(f'{claims.FILE.read_text()}{again}')
+    one(a=0.6, b=0.7)
+
+    def verdict(*touched):
+        monkeypatch.setattr(
+            claims.provenance, 'git', lambda *given: 'def' if given[2] in touched else ''
+        )
+        claims.changed.cache_clear()
+        return claims.verdict(claims.claims()[0])
+
+    assert verdict('abc..HEAD') == 'holds'
+    assert verdict('abc..HEAD', 'c..HEAD') == 'holds, stale', 'changed once more since'
+    assert verdict('abc..HEAD', 'abc..b') == 'holds, stale', 'the cells are of older code'
+    assert verdict('abc..HEAD', 'b..abc') == 'holds, stale', 'the cells are of later code'
+
+
 def test_commands_that_measure_stale_cells_again(one, monkeypatch, capsys):
     one(a=0.6, b=0.7)
     monkeypatch.setattr(claims.provenance, 'git', lambda *given: 'def')
