@@ -179,7 +179,7 @@ def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
 
 
 def _touched(after: str, until: str, memory: str) -> bool | None:
-    """Whether commits after one, up to another, are of the code of a memory; None = git does not know."""
+    """Whether commits between two are of the code of a memory; None = git does not know."""
     commits = provenance.git('rev-list', '-1', f'{after}..{until}', '--', *code()[memory])
     return None if commits is None else bool(commits)
 
