@@ -61,6 +61,21 @@ def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
     ]
 
 
+def ranges(fields: Mapping[str, Any], *names: str) -> list[str]:
+    """Problems of fields that are not two finite numbers above 0, the smaller one first."""
+
+    def known(given: Any) -> bool:
+        return (
+            isinstance(given, Sequence)
+            and len(given) == 2
+            and all(isinstance(n, numbers.Real) and not isinstance(n, bool) for n in given)
+            and 0 < given[0] <= given[1] < math.inf
+        )
+
+    said = 'must be two numbers above 0, the smaller one first'
+    return [f'{name} = {fields[name]!r}: {said}' for name in names if not known(fields[name])]
+
+
 def rising(
     fields: Mapping[str, Any], name: str, least: int, words: str, most: int = 10**9
 ) -> list[str]:

@@ -23,9 +23,11 @@ from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, 
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory import delta_in_hosts
+from longmem_jax.problems import ranges
 
 GATES = ('none', 'head', 'channel')
 OUTPUT_GATES = ('none', 'silu', 'sigmoid')
+FIRST_RATES = (1.0, 16.0)
 
 
 def through(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -64,9 +66,9 @@ class DeltaNet(RecurrentMemory):
         'so that a memory can turn and count',
     )
     first_rates: tuple[float, float] = field(
-        (1.0, 16.0),
-        'range of the rates of fading at the start, each times a step from 0.001 to 0.1; less = what is '
-        'far is found sooner, and a text is learned later',
+        FIRST_RATES,
+        'range of the rates of fading at the start, each times a step from 0.001 to 0.1; with less, '
+        'heads remember longer at first',
     )
     output_gate: str = field(
         'silu',
@@ -189,11 +191,10 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
         problems.append(f'key_heads = {key_heads}: must divide {of} = {number}')
     if fields['convolution'] == 1:
         problems.append('convolution = 1: sees the token alone; use 0 for none, or at least 2')
-    rates = fields['first_rates']
-    if not 0 < rates[0] <= rates[1]:
-        problems.append(
-            f'first_rates = {tuple(rates)}: must be two numbers above 0, the smaller one first'
-        )
+    rates = ranges(fields, 'first_rates')
+    if not rates and fields['gate'] == 'none' and tuple(fields['first_rates']) != FIRST_RATES:
+        rates = ["first_rates: nothing fades with gate = 'none'; leave it out"]
+    problems += rates
     return problems
 
 

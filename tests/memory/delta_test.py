@@ -109,6 +109,10 @@ def test_negative_eigenvalues_double_the_strength_of_writes():
     [
         (dict(convolution=1), 'convolution = 1: sees the token alone'),
         (dict(first_rates=(16.0, 1.0)), 'first_rates = .16.0, 1.0.: must be two numbers above 0'),
+        (dict(first_rates=None), 'first_rates = None: must be two numbers above 0'),
+        (dict(first_rates=(1.0, 2.0, 3.0)), 'must be two numbers above 0'),
+        (dict(first_rates=(1.0, float('inf'))), 'must be two numbers above 0'),
+        (dict(first_rates=(1.0, 2.0), gate='none'), 'nothing fades with gate'),
         (dict(gate='row'), 'gate'),
         (dict(key_heads=3), 'key_heads = 3: must divide num_heads = 2'),
     ],

@@ -19,6 +19,7 @@ from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import HeadsIn, Projections
 from longmem_jax.layers.token_shift import Convolution
 from longmem_jax.memory.decayed import recurrence
+from longmem_jax.problems import ranges
 
 Initializer = Callable[..., jax.Array]
 
@@ -169,11 +170,7 @@ def first_rates(low: float, high: float) -> Initializer:
 
 def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks the limits of time steps, and that B and C are shared by groups alone."""
-    problems = [
-        f'{name} = {tuple(fields[name])}: must be two numbers above 0, the smaller one first'
-        for name in ('first_steps', 'first_rates')
-        if not 0 < fields[name][0] <= fields[name][1]
-    ]
+    problems = ranges(fields, 'first_steps', 'first_rates')
     if 0 < fields['longest'] < fields['shortest']:
         problems.append(
             f'longest = {fields["longest"]}: must be at least shortest = {fields["shortest"]}, or 0'
