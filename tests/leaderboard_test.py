@@ -11,6 +11,7 @@ import pytest
 from experiments.leaderboard import __main__ as command
 from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
 from longmem_jax.config import checks, overrides
+from longmem_jax.errors import UsageError
 
 SIZES = {'mqar': ('64 x 4', '128 x 8'), 'surface': ('64', '4096'), 'recall': ('16', '64')}
 
@@ -68,6 +69,15 @@ def test_finished_cells_are_not_repeated(tmp_path, ran, capsys):
     command.main(given)
     assert not ran
     assert '| `infini` | 2 | 100 - 150 | 2.0 |' in capsys.readouterr().out
+
+
+def test_a_cell_is_not_that_of_other_settings(tmp_path, ran):
+    given = [f'--output={tmp_path}', '--rows=infini', '--columns=mqar', '--seeds=1']
+    command.main([*given, '--', '--config.model.infini.rule=delta'])
+    command.main([*given, '--', '--config.model.infini.rule=delta'])
+    assert len(ran) == 1
+    with pytest.raises(UsageError, match='was run with --config.* after --, not with nothing'):
+        command.main(given)
 
 
 def test_floors_take_the_flags_of_data_alone(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ has taken `--minutes` in all. `--minutes=0` runs nothing: it only writes the tab
 """
 
 import argparse
+import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -20,6 +21,7 @@ import jax
 
 from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
 from experiments.seeds import add_seeds
+from longmem_jax.errors import UsageError
 
 SEED = 0  # of times: parameters do not change them
 
@@ -102,6 +104,8 @@ def run(options: argparse.Namespace) -> None:
                     folder = cells.path(options.output, column.name, name, 0).parent
                     found = measure.scores(row, column, config, size, seeds, folder)
                 for seed, cell in found:
+                    if options.flags:
+                        cell['given'] = options.flags
                     cells.save(options.output, column.name, name, seed, cell)
                     print(
                         f'{label}, seed {seed}: {cell["seconds"]:.0f} s, {cell["scores"]}',
@@ -114,9 +118,23 @@ def run(options: argparse.Namespace) -> None:
 
 
 def missing(options: argparse.Namespace, column: str, name: str) -> list[int]:
-    """The seeds of a row and a column that have no cell."""
-    seeds = options.seeds if column != 'speed' else [SEED]
-    return [s for s in seeds if cells.finished(options.output, column, name, s) is None]
+    """The seeds of a row and a column that have no cell.
+
+    Raises:
+      UsageError: there is a cell with other settings after `--`.
+    """
+    absent = []
+    for seed in options.seeds if column != 'speed' else [SEED]:
+        cell = cells.finished(options.output, column, name, seed)
+        if cell is None:
+            absent.append(seed)
+        elif cell.get('given', []) != options.flags:
+            were, now = (shlex.join(f) or 'nothing' for f in (cell.get('given', []), options.flags))
+            raise UsageError(
+                f'{options.output}: {name}, {column}, seed {seed} was run with {were} after --, not '
+                f'with {now}. Give another --output.'
+            )
+    return absent
 
 
 def used(output: Path, row: str) -> float:
