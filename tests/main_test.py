@@ -66,6 +66,7 @@ BAD = [
      "config.model.infinity_former.sticky = 'smapled': did you mean 'sampled'"),
     ([TINY, '--mode=fly'], 'UsageError: --mode=fly: value should be one of'),
     ([TINY, '--mod=train'], "UsageError: --mod: there is no such flag; did you mean 'mode'? --help"),
+    ([TINY, '--batch_size=4'], 'there is --config.evaluate.num_lanes, --config.train.num_lanes'),
     ([TINY, '--mode=play'], "--mode=play: not for models of the kind 'language_model'"),
     ([CORRIDOR, '--mode=generate'], "--mode=generate: not for models of the kind 'agent'"),
     ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={there}'], 'most likely action (0)'),

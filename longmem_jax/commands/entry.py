@@ -23,7 +23,15 @@ from ml_collections import config_flags
 from longmem_jax import stopping
 from longmem_jax.config import files
 from longmem_jax.devices import allocator, lost
-from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_errors, nearest, visible
+from longmem_jax.errors import (
+    ELSEWHERE,
+    LONGEST,
+    MESSAGE,
+    UsageError,
+    disk_errors,
+    nearest,
+    visible,
+)
 from longmem_jax.files import nowhere
 
 BROKEN_PIPE = 141  # exit code of programs that SIGPIPE ends
@@ -247,7 +255,13 @@ def _help(argv: list[str], module: str) -> None:
 def _of_flag(error: flags.Error) -> UsageError:
     """absl's complaint about a flag in our words."""
     if isinstance(error, flags.UnrecognizedFlagError):
+        from longmem_jax.config.base import base
+        from longmem_jax.config.overrides import named
+
         near = nearest(error.flagname, list(flags.FLAGS))
+        fields = list(named(base(), ELSEWHERE.get(error.flagname, error.flagname)))
+        if fields and 'config' in flags.FLAGS:
+            near = f'there is {", ".join(f"--{field}" for field in fields)}; '
         return UsageError(f'--{error.flagname}: there is no such flag; {near}--help lists them.')
     said = re.sub(r'^(flag |ERROR:: )', '', str(error))
     said = re.sub(r'invalid literal for int\(\).*', 'must be a whole number', said, flags=re.DOTALL)

@@ -98,13 +98,13 @@ def _set(config: ml_collections.ConfigDict, path: tuple[str, ...], text: str) ->
     parent[path[-1]] = _value(text, current, argument)
 
 
-def _named(section: ml_collections.ConfigDict, name: str, where: str = 'config') -> Iterator[str]:
+def named(section: ml_collections.ConfigDict, name: str, where: str = 'config') -> Iterator[str]:
     """Paths of all fields with a name."""
     for each, value in section.items():
         if each == name:
             yield f'{where}.{each}'
         if isinstance(value, ml_collections.ConfigDict):
-            yield from _named(value, name, f'{where}.{each}')
+            yield from named(value, name, f'{where}.{each}')
 
 
 def _child(
@@ -125,7 +125,7 @@ def _child(
     missing = f'no field {name!r}' if fields else f'no fields in this config, so no {name!r}'
     said = [f'{where} has {missing}']
     last = argument.partition('=')[0].rpartition('.')[2]
-    if elsewhere := [*_named(config, last), *_named(config, ELSEWHERE.get(last, ''))]:
+    if elsewhere := [*named(config, last), *named(config, ELSEWHERE.get(last, ''))]:
         said.append(f'there is {", ".join(elsewhere)}')
     if fields:
         near = '' if f'{where}.{ELSEWHERE.get(name)}' in elsewhere else nearest(name, fields)
