@@ -181,4 +181,7 @@ def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> N
 
 
 if __name__ == '__main__':
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UsageError as error:
+        sys.exit(f'UsageError: {error}')

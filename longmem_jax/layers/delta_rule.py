@@ -8,12 +8,10 @@ A token lets S fade, then moves what its key gives towards its value: one step o
     o  = S^T q
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from longmem_jax.layers.decayed_scores import decayed_scores
 from longmem_jax.layers.sight import Sight
@@ -88,18 +86,3 @@ def chunked(
     """`step` for the n tokens of which `within` has told the rest."""
     u = solving @ (v - k @ S)
     return left[:, None] * S + k_left.T @ u, q @ S + of_queries @ u
-
-
-def drawn_log_rates(low: float = 1.0, high: float = 16.0) -> Callable[..., jax.Array]:
-    """Draws logs of rates that are uniform in this range."""
-
-    def draw(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
-        return jnp.log(jax.random.uniform(key, shape, dtype, low, high))
-
-    return draw
-
-
-def drawn_bias(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
-    """Biases whose softplus is between 0.001 and 0.1, uniform in its log."""
-    steps = jnp.exp(jax.random.uniform(key, shape, dtype, jnp.log(0.001), jnp.log(0.1)))
-    return steps + jnp.log(-jnp.expm1(-steps))

@@ -1,6 +1,7 @@
-"""Initial values of the linear maps of a model: one scheme for all kernels, `config.model.init`."""
+"""Initial values of linear maps, one scheme for all (`config.model.init`), and of rates of fading."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,3 +86,22 @@ def with_axes(
     """
     boxed: Any = nn.with_logical_partitioning(initializer, axes)
     return boxed
+
+
+def rates(low: float, high: float) -> Callable[..., jax.Array]:
+    """Logarithms of rates that are uniform in this range."""
+
+    def draw(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
+        return jnp.log(jax.random.uniform(key, shape, dtype, low, high))
+
+    return draw
+
+
+def steps(low: float, high: float) -> Callable[..., jax.Array]:
+    """Biases of which softplus makes time steps in this range, uniform in their logarithm."""
+
+    def draw(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
+        found = jnp.exp(jax.random.uniform(key, shape, dtype, math.log(low), math.log(high)))
+        return found + jnp.log(-jnp.expm1(-found))
+
+    return draw

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory, param
 from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
-from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, step, unit, within
+from longmem_jax.layers import initializers
+from longmem_jax.layers.delta_rule import chunked, step, unit, within
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory import delta_in_hosts
@@ -27,7 +28,7 @@ from longmem_jax.problems import ranges
 
 GATES = ('none', 'head', 'channel')
 OUTPUT_GATES = ('none', 'silu', 'sigmoid')
-FIRST_RATES = (1.0, 16.0)
+FIRST_RATES, STEPS = (1.0, 16.0), (0.001, 0.1)
 
 
 def through(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -105,13 +106,13 @@ class DeltaNet(RecurrentMemory):
         self.write = param('d_model', heads)
         if self.gate == 'head':
             self.decay = param('d_model', heads)
-            self.decay_bias = param(heads, init=drawn_bias)
+            self.decay_bias = param(heads, init=initializers.steps(*STEPS))
         if self.gate == 'channel':
             self.decay_in = param('d_model', 'rank')
             self.decay_out = param('rank', heads, 'key_dim')
-            self.decay_bias = param(heads, 'key_dim', init=drawn_bias)
+            self.decay_bias = param(heads, 'key_dim', init=initializers.steps(*STEPS))
         if self.gate != 'none':
-            self.log_rate = param(heads, init=drawn_log_rates(*self.first_rates))
+            self.log_rate = param(heads, init=initializers.rates(*self.first_rates))
         if self.output_gate == 'silu':
             self.shown = self.to_heads(sizes.value_dim, sizes.value_heads)
         if self.output_gate == 'sigmoid':

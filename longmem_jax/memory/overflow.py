@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.author.chunks import read_tokens
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
-from longmem_jax.layers.delta_rule import chunked, drawn_bias, drawn_log_rates, step, unit, within
+from longmem_jax.layers.delta_rule import chunked, step, unit, within
 from longmem_jax.layers.projections import Projections, repeat_heads
 
 CHUNK = 64  # tokens written at once
@@ -50,12 +50,9 @@ class Overflow(nn.Module):
 
         self.write, self.decay, self.shown = gate('write'), gate('decay'), gate('shown')
         for_heads, shape = ('heads',), (settings.num_heads,)
-        self.decay_bias = self.param(
-            'decay_bias', initializers.with_axes(drawn_bias, for_heads), shape
-        )
-        self.log_rate = self.param(
-            'log_rate', initializers.with_axes(drawn_log_rates(), for_heads), shape
-        )
+        steps, rates = initializers.steps(0.001, 0.1), initializers.rates(1.0, 16.0)
+        self.decay_bias = self.param('decay_bias', initializers.with_axes(steps, for_heads), shape)
+        self.log_rate = self.param('log_rate', initializers.with_axes(rates, for_heads), shape)
         zeros = initializers.with_axes(nn.initializers.zeros, ('heads', None, 'head_dim'))
         width = settings.head_dim
         self.out = self.param('out', zeros, (settings.num_heads, width, width), jnp.float32)

@@ -120,14 +120,16 @@ def test_initial_time_steps_and_rates_are_in_their_ranges():
 
 
 def test_the_gate_of_mamba2_may_be_left_out():
+    """A gate that is one number everywhere is undone by the norm: reads are those without it."""
     x = np.random.default_rng(0).normal(size=(1, 4, 8)).astype(np.float32)
-    outputs, gates = [], []
-    for gated in (True, False):
-        sizes = dict(d_model=8, num_heads=2, state_size=4, segment_length=4)
-        layer = longmem_jax.Mamba2(**sizes, output_gate=gated)
-        state = layer.start(1)
-        variables = jax.jit(layer.init)(jax.random.key(0), x, state)
-        outputs.append(jax.jit(layer.apply)(variables, x, state)[0])
-        gates.append([name for name in variables['params']['inner'] if 'gate' in name])
-    assert gates == [['gate'], []]
-    assert not np.allclose(*outputs), 'the gate changes what is read'
+    sizes = dict(d_model=8, num_heads=2, state_size=4, segment_length=4, bias=True, epsilon=1e-12)
+    gated, plain = (longmem_jax.Mamba2(**sizes, output_gate=given) for given in (True, False))
+    state = gated.start(1)
+    variables = jax.jit(gated.init)(jax.random.key(0), x, state)
+    without = jax.tree.map(lambda leaf: leaf, variables)
+    gate = without['params']['inner'].pop('gate')
+    opened = {'kernel': jnp.zeros_like(gate['kernel']), 'bias': jnp.full_like(gate['bias'], 3.0)}
+    same = {'params': {'inner': without['params']['inner'] | {'gate': opened}}}
+    read = jax.jit(plain.apply)(without, x, state)[0]
+    np.testing.assert_allclose(read, jax.jit(gated.apply)(same, x, state)[0], atol=1e-5)
+    assert not np.allclose(read, jax.jit(gated.apply)(variables, x, state)[0], atol=1e-2)

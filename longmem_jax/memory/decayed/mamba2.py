@@ -5,13 +5,10 @@ attention: C are queries, B are keys, x are values; groups of heads share a B an
 short convolution.
 """
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory, param
 from longmem_jax.contract import Fields, Graft, Recipe, Recipes, Scale
@@ -20,8 +17,6 @@ from longmem_jax.layers.projections import HeadsIn, Projections
 from longmem_jax.layers.token_shift import Convolution
 from longmem_jax.memory.decayed import recurrence
 from longmem_jax.problems import ranges
-
-Initializer = Callable[..., jax.Array]
 
 
 class Mamba2(RecurrentMemory):
@@ -71,8 +66,8 @@ class Mamba2(RecurrentMemory):
             self.bias_B = param(groups, self.state_size, init=zeros)
             self.bias_x = param('heads', width, init=zeros)
         self.step_kernel = param('d_model', 'heads')
-        self.step_bias = param('heads', init=first_steps(*self.first_steps))
-        self.log_rate = param('heads', init=first_rates(*self.first_rates))
+        self.step_bias = param('heads', init=initializers.steps(*self.first_steps))
+        self.log_rate = param('heads', init=initializers.rates(*self.first_rates))
         self.skip = param('heads', init=ones)
         self.scale = param('heads', width, init=ones)
 
@@ -147,25 +142,6 @@ class Mamba2(RecurrentMemory):
 
 
 zeros, ones = jax.nn.initializers.zeros, jax.nn.initializers.ones
-
-
-def first_steps(low: float, high: float) -> Initializer:
-    """Biases of which softplus makes time steps in this range, uniform in their logarithm."""
-
-    def draw(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
-        steps = jnp.exp(jax.random.uniform(key, shape, dtype, math.log(low), math.log(high)))
-        return steps + jnp.log(-jnp.expm1(-steps))
-
-    return draw
-
-
-def first_rates(low: float, high: float) -> Initializer:
-    """The logarithm of rates in this range."""
-
-    def draw(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
-        return jnp.log(jax.random.uniform(key, shape, dtype, low, high))
-
-    return draw
 
 
 def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
