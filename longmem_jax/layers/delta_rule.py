@@ -65,9 +65,8 @@ def within(
         total = jnp.tril(jnp.ones((len(b), len(b)), log_a.dtype)) @ log_a
         before = sight.before[:, None] * jnp.exp(total)
         at_end = sight.at_end[:, None] * jnp.exp(total[-1] - total)
-        scores = decayed_scores(jnp.stack([q, k], axis=1), k, total)
-        scores = jnp.where(sight.pairs[:, None], scores, jnp.zeros_like(scores))
-        of_queries, of_keys = scores[:, 0], scores[:, 1]
+        scores = decayed_scores((q, k), k, total)
+        of_queries, of_keys = jnp.where(sight.pairs, scores, jnp.zeros_like(scores))
     solving = solve_unit_lower(b[:, None] * of_keys, jnp.diag(b))
     return solving, v, before * k, before * q, at_end * k, of_queries, before[-1]
 

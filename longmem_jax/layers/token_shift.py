@@ -21,10 +21,14 @@ from longmem_jax.layers import initializers
 
 # The number of earlier vectors that each kind sees.
 EARLIER = {'none': 0, 'half': 1, 'last_four': 3, 'last_eight': 7, 'convolution': 3}
+IN_TURN = 32  # from as many tokens on, taps are added in turn on CPUs
+
+# By number, which may be computed: the vectors [..., n, width] some tokens earlier.
+Shifted = Callable[[int | jax.Array], jax.Array]
 
 
 def mixed(
-    mix: Callable[[list[jax.Array]], jax.Array],
+    mix: Callable[[Shifted], jax.Array],
     x: jax.Array,
     recent: jax.Array,
     count: jax.Array,
@@ -33,7 +37,7 @@ def mixed(
     """Mixes the next vectors of a sequence with those before them in their document.
 
     Args:
-      mix: of `earlier + 1` arrays [..., n, width], the vectors `earlier` before, ..., and the vectors
+      mix: of `Shifted`: number 0 has the vectors `earlier` before, number `earlier` the vectors
         themselves; zeros before the begin of a document.
       x: [batch, ..., n, width].
       recent: [batch, ..., earlier, width], the vectors just before them, as returned; at first zeros.
@@ -47,53 +51,83 @@ def mixed(
 
     def lane(x: jax.Array, recent: jax.Array, count: jax.Array, start: jax.Array | None) -> Any:
         joined = jnp.concatenate([recent.astype(x.dtype), x], axis=-2)
-        views = [jax.lax.slice_in_dim(joined, i, i + n, axis=-2) for i in range(earlier + 1)]
         last = jax.lax.dynamic_slice_in_dim(joined, count, earlier, joined.ndim - 2)
-        if start is not None:
-            document = jnp.pad(jnp.cumsum(start, dtype=jnp.int32), (earlier, 0))
+        if start is None:
+            return mix(lambda i: _slice(joined, i, n, joined.ndim - 2)), last
+        document = jnp.pad(jnp.cumsum(start, dtype=jnp.int32), (earlier, 0))
 
-            def kept(array: jax.Array, same: jax.Array) -> jax.Array:
-                shape = (1,) * (array.ndim - 2) + (-1, 1)
-                return jnp.where(same.reshape(shape), array, jnp.zeros_like(array))
+        def kept(array: jax.Array, same: jax.Array) -> jax.Array:
+            shape = (1,) * (array.ndim - 2) + (-1, 1)
+            return jnp.where(same.reshape(shape), array, jnp.zeros_like(array))
 
-            views = [
-                kept(view, document[i : i + n] == document[earlier:])
-                for i, view in enumerate(views)
-            ]
-            of_last = jax.lax.dynamic_slice_in_dim(document, count, earlier)
-            # A start behind the last token, at padding, resets what follows.
-            last = kept(last, of_last == document[-1])
-        return mix(views), last
+        def shifted(i: int | jax.Array) -> jax.Array:
+            same = _slice(document, i, n, 0) == document[earlier:]
+            return kept(_slice(joined, i, n, joined.ndim - 2), same)
+
+        of_last = jax.lax.dynamic_slice_in_dim(document, count, earlier)
+        # A start behind the last token, at padding, resets what follows.
+        return mix(shifted), kept(last, of_last == document[-1])
 
     y, last = jax.vmap(lane)(x, recent, count, start)
     return y, last.astype(recent.dtype)
 
 
-def _half(views: list[jax.Array]) -> jax.Array:
+def _slice(array: jax.Array, first: int | jax.Array, size: int, axis: int) -> jax.Array:
+    """`size` indices of an axis from `first` on, which may be computed."""
+    if isinstance(first, int):
+        return jax.lax.slice_in_dim(array, first, first + size, axis=axis)
+    return jax.lax.dynamic_slice_in_dim(array, first, size, axis)
+
+
+def _half(shifted: Shifted) -> jax.Array:
     """The first half of the channels of the vectors before, the second half of the vectors."""
-    before, own = views
+    before, own = shifted(0), shifted(1)
     half = own.shape[-1] // 2
     return jnp.concatenate([before[..., :half], own[..., half:]], axis=-1)
 
 
-def _last(views: list[jax.Array]) -> jax.Array:
-    """The last channels of each of the vectors, an equal part of all, the oldest first."""
-    width = views[-1].shape[-1]
-    part = width // len(views)
-    own = views[-1][..., (len(views) - 1) * part :]
-    return jnp.concatenate([*(view[..., width - part :] for view in views[:-1]), own], axis=-1)
+def _last(shifted: Shifted, number: int) -> jax.Array:
+    """The last channels of each of `number` vectors, an equal part of all, the oldest first."""
+    own = shifted(number - 1)
+    width = own.shape[-1]
+    part = width // number
+    before = (shifted(i)[..., width - part :] for i in range(number - 1))
+    return jnp.concatenate([*before, own[..., (number - 1) * part :]], axis=-1)
 
 
 # The kinds without parameters.
-FIXED = {'half': _half, 'last_four': _last, 'last_eight': _last}
+FIXED: dict[str, Callable[[Shifted], jax.Array]] = {
+    'half': _half,
+    'last_four': functools.partial(_last, number=4),
+    'last_eight': functools.partial(_last, number=8),
+}
 
 
-def convolved(taps: jax.Array) -> Callable[[list[jax.Array]], jax.Array]:
+def convolved(taps: jax.Array) -> Callable[[Shifted], jax.Array]:
     """A convolution per channel for `mixed`; taps [earlier + 1, ..., width], of the oldest first."""
 
-    def mix(views: list[jax.Array]) -> jax.Array:
-        kernel = jnp.expand_dims(taps.astype(views[0].dtype), -2)
-        return functools.reduce(operator.add, (kernel[i] * view for i, view in enumerate(views)))
+    def mix(shifted: Shifted) -> jax.Array:
+        own = shifted(len(taps) - 1)
+        kernel = jnp.expand_dims(taps.astype(own.dtype), -2)
+
+        def at_once() -> jax.Array:
+            return functools.reduce(
+                operator.add, (kernel[i] * shifted(i) for i in range(len(taps)))
+            )
+
+        def in_turn() -> jax.Array:
+            def add(y: jax.Array, tap: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+                return y + tap[1] * shifted(tap[0]), None
+
+            number = jnp.arange(len(taps), dtype=jnp.int32)
+            return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(own), (number, kernel))[0]
+
+        if own.shape[-2] < IN_TURN:
+            return at_once()
+        # A CPU would compute the derivative of y again for every tap. Only `shifted` is kept for it.
+        return jax.checkpoint(
+            lambda: jax.lax.platform_dependent(cpu=in_turn, default=at_once), prevent_cse=False
+        )()
 
     return mix
 

@@ -82,8 +82,7 @@ def within(
     # What is erased at token i is read from the state of token i - 1: its row is one higher.
     later = jnp.concatenate([c[1:], jnp.zeros_like(c[:1])])
     both = jax.vmap(decayed_scores, (None, 0, None))
-    rows, columns = jnp.stack([r, later], axis=1), jnp.stack([k, a * c])
-    (of_r, of_c), (of_r_erased, of_c_erased) = both(rows, columns, total).transpose(0, 2, 1, 3)
+    (of_r, of_c), (of_r_erased, of_c_erased) = both((r, later), jnp.stack([k, a * c]), total)
     pairs, none = sight.pairs, jnp.zeros((1, n), log_w.dtype)
 
     def seen(scores: jax.Array) -> jax.Array:
@@ -134,7 +133,7 @@ class TokenBefore(nn.Module):
 
     def __call__(self, *given: Any) -> tuple[jax.Array, jax.Array]:
         """Arguments and results of `layers.token_shift.mixed` for x [batch, n, d_model]."""
-        return mixed(lambda views: views[0], *given)
+        return mixed(lambda shifted: shifted(0), *given)
 
 
 def drawn_mixes(

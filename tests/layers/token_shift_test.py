@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.layers.token_shift import EARLIER, TokenShift
+from longmem_jax.layers import token_shift
+from longmem_jax.layers.token_shift import EARLIER, TokenShift, convolved, mixed
 from longmem_jax.models.parameters import unbox
 from longmem_jax.models.stack import make_settings
 from tests.toys import model_config
@@ -60,6 +61,34 @@ def test_a_sequence_may_be_cut_anywhere(kind):
     _, uneven = run(x, start, [0, 4])
     np.testing.assert_array_equal(uneven[0], start[0])
     np.testing.assert_array_equal(uneven[1, -1], x[1, 3])
+
+
+@pytest.mark.parametrize('starts', [False, True])
+def test_taps_in_turn_are_taps_at_once(monkeypatch, starts):
+    """Values, gradients, and derivatives of gradients, of a document that starts in the middle."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    taps, x, recent, of_taps, of_x = (
+        jax.random.normal(key, shape)
+        for key, shape in zip(
+            keys, ((4, 3), (2, 40, 3), (2, 3, 3), (4, 3), (2, 40, 3)), strict=True
+        )
+    )
+    start = jnp.zeros((2, 40), bool).at[1, 17].set(True) if starts else None
+
+    def total(taps, x):
+        y, last = mixed(convolved(taps), x, recent, jnp.array([40, 30]), start)
+        return jnp.sin(y).sum() + jnp.cos(last).sum(), (y, last)
+
+    def found():
+        slopes = jax.grad(total, (0, 1), has_aux=True)
+        return jax.jit(lambda *given: jax.jvp(slopes, *given, has_aux=True))(
+            (taps, x), (of_taps, of_x)
+        )
+
+    assert token_shift.IN_TURN <= 40
+    in_turn = found()
+    monkeypatch.setattr(token_shift, 'IN_TURN', 41)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), in_turn, found())
 
 
 @pytest.mark.parametrize('kind, tokens', [('last_four', 4), ('last_eight', 8)])

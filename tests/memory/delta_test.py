@@ -30,7 +30,7 @@ def test_scores_that_fade_by_channel_are_their_formula(n):
     total = np.cumsum(log_a, axis=0)
     fades = np.exp(total[:, None] - total[None])  # small enough not to overflow
     wanted = np.tril((rows[:, None] * columns[None] * fades).sum(-1))
-    found = jax.jit(decayed_scores)(rows[:, None], columns, total)[:, 0]
+    found = jax.jit(decayed_scores)((rows,), columns, total)[0]
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 

@@ -50,7 +50,7 @@ def within(
     else:
         ones = jnp.ones((len(queries), len(queries)), log_decay.dtype)
         total = jnp.tril(ones) @ log_decay
-        scores = decayed_scores(queries[:, None], keys, total)[:, 0]
+        scores = decayed_scores((queries,), keys, total)[0]
         scores = jnp.where(sight.pairs, scores, jnp.zeros_like(scores))
         before = sight.before[:, None] * jnp.exp(total)
         at_end = sight.at_end[:, None] * jnp.exp(total[-1] - total)
