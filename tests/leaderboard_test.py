@@ -322,7 +322,11 @@ def test_the_page_has_the_published_cells():
 
 @pytest.mark.parametrize(
     'column, section, sizes',
-    [('BABILong: qa1', 'The field', 5), ('RULER: niah_single_1', 'RULER', 4)],
+    [
+        ('BABILong: qa1', 'The field', 5),
+        ('BABILong: qa2', 'Two facts', 5),
+        ('RULER: niah_single_1', 'RULER', 4),
+    ],
 )
 def test_the_page_has_the_rows_of_a_benchmark(column, section, sizes):
     """A row of README.md has the cells of leaderboard.md; after new runs, paste the new ones."""
