@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from experiments.speed import compare, ours, products
+from experiments.speed import compare, history, ours, products
 from experiments.speed.cases import CASES, TOY
 
 PEER = """
@@ -125,3 +127,85 @@ def test_products_are_timed_without_pytorch(capsys):
     products.main(['--rounds=1'])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(products.PRODUCTS) and 'torch' not in lines[0]
+
+
+@pytest.mark.parametrize('name', history.SET)
+def test_a_case_travels_to_an_earlier_version_as_what_differs_from_none(name):
+    fields = json.loads(json.dumps(history.fields_of(history.SET[name])))
+    case = dataclasses.replace(CASES['infini']['delta'].__class__(**fields), peer={}, fill=0)
+    assert case == dataclasses.replace(history.SET[name], peer={}, fill=0)
+    assert not {'sizes', 'peer', 'fill'} & set(fields)
+
+
+def rounds(*milliseconds: float) -> list[dict[str, float]]:
+    return [dict(cpu=each, wall=each, most=1.0) for each in milliseconds]
+
+
+@pytest.mark.parametrize(
+    ('now', 'slower'),
+    [
+        ((10.8, 10.7, 10.6, 10.9), True),
+        ((10.4, 10.4, 10.4, 10.4), False),  # not by more than 5 %
+        ((9.0, 9.5, 12.0, 12.0), False),  # a quarter of the rounds was not slower at all
+    ],
+)
+def test_slower_is_what_most_rounds_say(now, slower):
+    before = rounds(10.0, 10.0, 10.0, 10.0)
+    result = dict(name='linear', ratio=history.ratio(before, rounds(*now)))
+    result |= dict(before=compare.summary(before), now=compare.summary(rounds(*now)))
+    assert history.is_slower(result) == slower
+    last = history.report([result]).splitlines()[-1]
+    assert last == f'Slower by more than 5%: {"linear" if slower else "nothing"}.'
+
+
+@pytest.mark.parametrize(
+    ('before', 'said'),
+    [('no_such_tag', "'no_such_tag' is no folder"), ('tests', 'tests has no longmem_jax')],
+)
+def test_a_version_that_is_not_there_is_said(before, said, capsys, monkeypatch):
+    monkeypatch.chdir(compare.ROOT)
+    with pytest.raises(SystemExit):
+        history.main([f'--before={before}', '--toy', '--rounds=1'])
+    assert said in capsys.readouterr().err
+
+
+def test_a_release_is_the_newest_tag(tmp_path):
+    def git(*arguments: str) -> None:
+        who = ['-c', 'user.name=a', '-c', 'user.email=a@b.c']
+        subprocess.run(['git', '-C', str(tmp_path), *who, *arguments], check=True)
+
+    def commit(words: str) -> None:
+        (tmp_path / 'experiments/speed/ours.py').write_text(words)
+        git('add', '.')
+        git('commit', '-qm', words)
+
+    (tmp_path / 'longmem_jax').mkdir()
+    (tmp_path / 'longmem_jax/__init__.py').touch()
+    (tmp_path / 'experiments/speed').mkdir(parents=True)
+    git('init', '-q')
+    commit('first')
+    with pytest.raises(ValueError, match='no release has a tag'), history.tree_of('', tmp_path):
+        pass
+    git('tag', 'v0.1.0')
+    commit('second')
+    for version, words in (('', 'first'), ('HEAD', 'second'), (str(tmp_path), 'second')):
+        with history.tree_of(version, tmp_path) as folder:
+            assert (folder / 'experiments/speed/ours.py').read_text() == words
+
+
+def test_both_versions_are_timed_in_turns(tmp_path, capsys):
+    """The version before is the one of the folder, not the library that is installed."""
+    for name in ('longmem_jax', 'experiments', 'configs', 'setup.cfg'):
+        source = compare.ROOT / name
+        if source.is_dir():
+            code = shutil.ignore_patterns('*.json', '*.png', '__pycache__')
+            shutil.copytree(source, tmp_path / name, ignore=code)
+    output = tmp_path / 'results.json'
+    options = ['--case=linear', '--toy', '--rounds=2', '--pause=0', f'--output={output}']
+    (result,) = history.main([f'--before={tmp_path}', *options])
+    assert len(result['before']['steps']) == len(result['now']['steps']) == 2
+    assert json.loads(output.read_text()) == [result]
+    assert '| linear |' in capsys.readouterr().out
+    (tmp_path / 'experiments/speed/ours.py').write_text('raise ValueError("of that version")')
+    with pytest.raises(SystemExit, match='linear, before, ended with exit code 1'):
+        history.main([f'--before={tmp_path}', *options])

@@ -10,6 +10,7 @@ alone. `--python` runs the peer's side, if PyTorch is in another environment tha
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from experiments.markdown import table
 from experiments.speed.cases import CASES
 from experiments.speed.worker import OURS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2].resolve()
+WORKER = ROOT / 'experiments' / 'speed' / 'worker.py'
 # What a command on CPUs sets for itself (`devices/allocator.py`), for processes that are not commands.
 KEPT = dict(MALLOC_MMAP_THRESHOLD_=str(1 << 30), MALLOC_TRIM_THRESHOLD_=str((1 << 31) - 1),
             MALLOC_ARENA_MAX='1')  # fmt: skip
@@ -38,20 +40,31 @@ class Side:
       name: for messages.
       steps: what it measured, in order: `wall` and `cpu` in milliseconds, and `loss`.
       software: what it runs.
+      root: the folder from which our side has its library, '' for a peer.
     """
 
-    def __init__(self, name: str, python: str, arguments: Sequence[str], pages: str = 'kept'):
-        """Starts `experiments/speed/worker.py` with these arguments and `PAGES`.
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        arguments: Sequence[str],
+        pages: str = 'kept',
+        root: Path = ROOT,
+    ):
+        """Starts the worker of this checkout with these arguments and `PAGES`.
 
-        Not by `python -m`, since a command sets the allocator itself.
+        Not by `python -m`, since a command sets the allocator itself. `root` has the library and the
+        cases that the worker imports, those of another version too.
         """
-        self.name, self.steps, self.software = name, [], ''
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get('PYTHONPATH', '')]))
+        self.name, self.steps, self.software, self.root = name, [], '', ''
+        path = os.pathsep.join(filter(None, [str(root), os.environ.get('PYTHONPATH', '')]))
+        run = f'import runpy; runpy.run_path({str(WORKER)!r}, run_name="__main__")'
         self._process = subprocess.Popen(
-            [python, '-c', 'from experiments.speed.worker import main; main()', *arguments],
+            [python, '-c', run, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            cwd=root,  # the first place in which `python -c` looks
             env=os.environ | PAGES[pages] | dict(PYTHONPATH=path),
         )
 
@@ -64,7 +77,8 @@ class Side:
 
     def wait(self) -> None:
         """Waits until the memories are filled."""
-        self.software = self._answer()['software']
+        answer = self._answer()
+        self.software, self.root = answer['software'], answer['root']
 
     def step(self) -> None:
         """One timed step."""
@@ -144,8 +158,10 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
     sides = [Side('our side', sys.executable, [*common, f'--side={OURS}'])]
     if options.checkout:
         module = options.module or f'experiments.speed.peers.{options.peer}'
-        theirs = [*common, f'--side={module}', f'--checkout={options.checkout}']
-        peer = Side(f'the peer {options.peer}', options.python, theirs, options.pages)
+        checkout = Path(options.checkout).resolve()
+        theirs = [*common, f'--side={module}', f'--checkout={checkout}']
+        python = os.path.abspath(shutil.which(options.python) or options.python)
+        peer = Side(f'the peer {options.peer}', python, theirs, options.pages)
         sides.insert(0, peer)
     try:
         take_turns(sides, options.rounds, options.pause)

@@ -1,7 +1,8 @@
 """One side of a comparison in a process of its own: a step for every line that it reads.
 
-`compare.py` starts it. The first answer says what runs, each later one the time of a step; all are lines
-of JSON on standard output, everything else goes to the standard error.
+`compare.py` starts it, and `history.py` for two versions of the library: so it imports nothing that an
+earlier version may not have. The first answer says what runs, each later one the time of a step; all
+are lines of JSON on standard output, everything else goes to the standard error.
 """
 
 import argparse
@@ -12,31 +13,35 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from experiments.speed.cases import CASES, FULL, TOY, Sizes
+from experiments.speed.cases import CASES, FULL, TOY, Case, Sizes
 
 OURS = 'ours'
 
 
-def make_step(options: argparse.Namespace, sizes: Sizes) -> tuple[Callable[[], float], str]:
-    """The step of one side, and its software in words."""
-    case = CASES[options.peer][options.case]
+def make_step(
+    options: argparse.Namespace, case: Case, sizes: Sizes
+) -> tuple[Callable[[], float], dict[str, str]]:
+    """The step of one side, its `software` in words, and the `root` of our library."""
     if options.side == OURS:
         import jax
 
+        import longmem_jax
         from experiments.speed import ours
 
-        return ours.build(case, sizes), f'jax {jax.__version__}'
+        root = Path(longmem_jax.__file__).resolve().parents[1]
+        return ours.build(case, sizes), dict(software=f'jax {jax.__version__}', root=str(root))
     sys.path.insert(0, options.checkout)
     peer = importlib.import_module(options.side)
     torch = sys.modules.get('torch')
     if torch is None:
-        return peer.build(case.peer, sizes), ''
+        return peer.build(case.peer, sizes), dict(software='', root='')
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     if torch.cuda.is_available():  # where our side is, too
         torch.set_default_device('cuda')
-    return peer.build(case.peer, sizes), f'torch {torch.__version__}'
+    return peer.build(case.peer, sizes), dict(software=f'torch {torch.__version__}', root='')
 
 
 def timed(step: Callable[[], float]) -> dict[str, float]:
@@ -52,8 +57,9 @@ def main() -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--side', required=True, help=f"'{OURS}', or the module of a peer")
-    parser.add_argument('--peer', required=True)
-    parser.add_argument('--case', required=True)
+    parser.add_argument('--peer', default='')
+    parser.add_argument('--case', default='', help='one of the peer')
+    parser.add_argument('--fields', type=json.loads, help='JSON of a case, instead of these two')
     parser.add_argument('--checkout', default='')
     parser.add_argument('--toy', action='store_true')
     parser.add_argument('--fill', type=int, required=True)
@@ -67,11 +73,11 @@ def main() -> None:
     def answer(line: dict[str, Any]) -> None:
         print(json.dumps(line), file=answers, flush=True)
 
-    sizes = CASES[options.peer][options.case].sizes or FULL
-    step, software = make_step(options, TOY if options.toy else sizes)
+    case = Case(**options.fields) if options.fields else CASES[options.peer][options.case]
+    step, about = make_step(options, case, TOY if options.toy else case.sizes or FULL)
     for _ in range(options.fill):
         step()
-    answer({'software': software})
+    answer(about)
     for _ in sys.stdin:
         answer(timed(step))
 
