@@ -4,8 +4,9 @@ python -m experiments.claims [--stale | --write | --read_pages]
 
 `claims.toml` has a claim per sentence: the cells of JSON files that it rests on, and what must hold
 for them. Printed is every claim with its verdict: it holds, it fails, cells are missing, or it holds and
-is stale, since the code of its memory was changed after its cells were measured (the table `again` has
-changes after which cells came out the same; these make none stale). The exit code is 1 if one fails or
+is stale, since the code of its memory, without comments and docstrings, is not what it was when its
+cells were measured (the table `again` has changes after which cells came out the same; these make none
+stale). The exit code is 1 if one fails or
 lacks cells. `--stale` prints the commands that measure stale ones again. `--write` writes
 the sentences, with the numbers of the cells, into the pages, between `<span id="claim-NAME">` and
 `</span>`. `--read_pages` reads tables that only a page has into `page.json`, see `page_tables.py`.
@@ -15,6 +16,7 @@ What must hold is an expression, see `claim_language.py`.
 """
 
 import argparse
+import ast
 import functools
 import itertools
 import json
@@ -178,10 +180,34 @@ def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
                     yield from ((of, run, changed(run.get('commit'), of)) for of in memories)
 
 
-def _touched(after: str, until: str, memory: str) -> bool | None:
-    """Whether commits between two are of the code of a memory; None = git does not know."""
-    commits = provenance.git('rev-list', '-1', f'{after}..{until}', '--', *code()[memory])
-    return None if commits is None else bool(commits)
+@functools.cache
+def _program(blob: str) -> str:
+    """What a file of Python does: its syntax tree without docstrings, and so without comments."""
+    tree = ast.parse(provenance.git('cat-file', 'blob', blob) or '')
+    for node in ast.walk(tree):
+        body = getattr(node, 'body', None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            if isinstance(body[0].value, ast.Constant):
+                del body[0]
+    return ast.dump(tree)
+
+
+@functools.cache
+def _differs(one: str, other: str, memory: str) -> bool | None:
+    """Whether the code of a memory is not the same at two commits; None = git does not know.
+
+    Comments, docstrings and layout are no code.
+    """
+    given = ('diff', '--raw', '--no-renames', '--no-abbrev', one, other, '--', *code()[memory])
+    lines = provenance.git(*given)
+    if lines is None:
+        return None
+    for line in lines.splitlines():
+        about, file = line.split('\t')
+        _, _, before, after, status = about.split()
+        if status != 'M' or not file.endswith('.py') or _program(before) != _program(after):
+            return True
+    return False
 
 
 @functools.cache
@@ -191,12 +217,11 @@ def changed(commit: str | None, memory: str) -> bool | None:
     A change counts for nothing if cells that were measured before it came out the same after it: the
     table `again` says which, with a commit before and one after.
     """
-    later = _touched(commit, 'HEAD', memory) if commit else None
+    later = _differs(commit, 'HEAD', memory) if commit else None
     return later and not any(
         once['code'] == memory
-        and _touched(once['before'], commit, memory) is False
-        and _touched(commit, once['before'], memory) is False
-        and _touched(once['after'], 'HEAD', memory) is False
+        and _differs(once['before'], commit, memory) is False
+        and _differs(once['after'], 'HEAD', memory) is False
         for once in _content().get('again', [])
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -95,6 +96,8 @@ def one(tmp_path, monkeypatch):
     """A claim of two seeds and its page, in a folder of their own; a function that changes the cells."""
     monkeypatch.setattr(claims, 'FILE', tmp_path / 'claims.toml')
     monkeypatch.setattr(claims.provenance, 'ROOT', tmp_path)
+    git = claims.provenance.git
+    monkeypatch.setattr(claims.provenance, 'git', lambda *given: git(*given, folder=tmp_path))
     (tmp_path / 'page.md').write_text(
         'Text\n\n- First <span id="claim-one">old</span>.\n- Second\n\n<span id="claim-stale"></span>\n'
     )
@@ -117,8 +120,8 @@ def one(tmp_path, monkeypatch):
 
 
 def test_verdicts_and_exit_codes(one, monkeypatch, capsys):
-    for later, age in ((None, ', age not known'), ('', ''), ('def', ', stale')):
-        monkeypatch.setattr(claims.provenance, 'git', lambda *given, later=later: later)
+    for later, age in ((None, ', age not known'), (False, ''), (True, ', stale')):
+        monkeypatch.setattr(claims, '_differs', lambda *given, later=later: later)
         one(a=0.6, b=0.7)
         assert claims.main([]) == 0 and f'one holds{age}. has 60 %' in capsys.readouterr().out
     for cells, said in (
@@ -137,22 +140,41 @@ def test_a_change_after_which_cells_came_out_the_same_makes_none_older(one, monk
     claims.FILE.write_text(f'{claims.FILE.read_text()}{again}')
     one(a=0.6, b=0.7)
 
-    def verdict(*touched):
-        monkeypatch.setattr(
-            claims.provenance, 'git', lambda *given: 'def' if given[2] in touched else ''
-        )
+    def verdict(*versions):
+        same = dict(zip(('b', 'abc', 'c', 'HEAD'), versions, strict=True))
+        monkeypatch.setattr(claims, '_differs', lambda one, two, memory: same[one] != same[two])
         claims.changed.cache_clear()
         return claims.verdict(claims.claims()[0])
 
-    assert verdict('abc..HEAD') == 'holds'
-    assert verdict('abc..HEAD', 'c..HEAD') == 'holds, stale', 'changed once more since'
-    assert verdict('abc..HEAD', 'abc..b') == 'holds, stale', 'the cells are of older code'
-    assert verdict('abc..HEAD', 'b..abc') == 'holds, stale', 'the cells are of later code'
+    assert verdict(1, 1, 2, 2) == 'holds'
+    assert verdict(1, 1, 2, 3) == 'holds, stale', 'changed once more since'
+    assert verdict(1, 0, 2, 2) == 'holds, stale', 'the cells are of other code'
+
+
+def test_comments_and_docstrings_are_no_code(one, tmp_path):
+    def commit(name, **files):
+        for file, text in files.items():
+            (tmp_path / f'{file}.py').write_text(text)
+        for command in (['add', '.'], ['commit', '-qm', name, '--allow-empty'], ['tag', name]):
+            who = ['-c', 'user.name=a', '-c', 'user.email=a@b.c']
+            subprocess.run(['git', '-C', str(tmp_path), *who, *command], check=True)
+
+    subprocess.run(['git', 'init', '-q', str(tmp_path)], check=True)
+    commit('first', local='"One."\n\ndef f(x):\n    "Two."\n    return x\n')
+    commit('words', local='def f(x):\n    # Three.\n    return (x)\n', other='a = 1\n')
+    commit('code', local='def f(x):\n    return -x\n')
+    commit('back', local='def f(x):\n    return x\n')
+    (tmp_path / 'local.py').unlink()
+    commit('gone')
+    found = {name: claims._differs('first', name, 'local') for name in ('words', 'code', 'back')}
+    assert found == {'words': False, 'code': True, 'back': False}
+    assert claims._differs('first', 'gone', 'local') is True
+    assert claims._differs('first', 'no_such_commit', 'local') is None
 
 
 def test_commands_that_measure_stale_cells_again(one, monkeypatch, capsys):
     one(a=0.6, b=0.7)
-    monkeypatch.setattr(claims.provenance, 'git', lambda *given: 'def')
+    monkeypatch.setattr(claims, '_differs', lambda *given: True)
     assert claims.main(['--stale']) == 0 and capsys.readouterr().out == 'python -m again  # one\n'
     monkeypatch.setattr(claims.provenance, 'COMMIT', None)
     claims.main(['--stale'])
@@ -173,7 +195,7 @@ def test_cells_are_as_old_as_the_code_of_their_own_row(monkeypatch):
 def test_sentences_are_written_into_pages(one, monkeypatch, tmp_path):
     one(a=0.6, b=0.7)
     monkeypatch.setattr(claims.provenance, 'COMMIT', 'abc')
-    monkeypatch.setattr(claims.provenance, 'git', lambda *given: 'def')
+    monkeypatch.setattr(claims, '_differs', lambda *given: True)
     claims.main(['--write'])
     text = (tmp_path / 'page.md').read_text()
     assert '- First <span id="claim-one">has 60 %</span>.\n- Second\n' in text
@@ -182,7 +204,7 @@ def test_sentences_are_written_into_pages(one, monkeypatch, tmp_path):
     assert (tmp_path / 'page.md').read_text() == text
     assert claims.render('page.md', text.replace('60', '61')) == text
     monkeypatch.setattr(claims.provenance, 'COMMIT', None)
-    monkeypatch.setattr(claims.provenance, 'git', lambda *given: None)
+    monkeypatch.setattr(claims, '_differs', lambda *given: None)
     claims.changed.cache_clear()
     assert claims.render('page.md', text, ages=True) == text, 'outside of a checkout an age is kept'
 
