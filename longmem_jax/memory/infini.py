@@ -100,9 +100,12 @@ class InfiniAttention(nn.Module):
       rule: 'linear', 'delta' (the paper's), or 'delta_sequential'.
       normalizer: 'sum' (the paper's `z`), or 'none'. With 'sum', a pair written twice by the delta
         rule reads back as half of its value.
-      guard, epsilon: against division by zero, see `associative.read`.
-      gate_init, gate_std: mean and standard deviation of the initial betas; the memory's weight is
-        sigmoid(beta). The thesis draws them from N(0, 1).
+      guard: against division by zero: what is divided by is at least epsilon ('clamp'), its absolute
+        value is ('magnitude', for features that may be negative), or epsilon is added ('add').
+      epsilon: see `guard`; above 0.
+      gate_init: mean of the initial betas; the memory's weight is sigmoid(beta), so 0 gives a half.
+      gate_std: standard deviation of the initial betas; 0 = all alike. The thesis draws them from
+        N(0, 1).
       skip_gate_when_empty: use local attention alone, not (1 - gate) of it, while nothing is stored.
       rotate_memory: keys and queries of the memory have positions, too.
       gradients: gradients flow through the memory from segment to segment.

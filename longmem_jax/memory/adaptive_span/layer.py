@@ -55,7 +55,8 @@ class AdaptiveSpan(nn.Module):
         attended to, as in the authors' code.
       trim_memory: also forget vectors beyond the widest span + 64; they are missing if the span
         grows. False keeps all of max_span.
-      num_sizes: largest number of window sizes (branches), each half of the next; see `sizes_below`.
+      num_sizes: largest number of window sizes; each is half of the next and compiled by itself, and a
+        step uses the smallest that holds the widest span.
     """
 
     settings: ModelSettings

@@ -83,7 +83,8 @@ class ExpireSpan(nn.Module):
       shorten: limit spans to a random share of max_span in every training step.
       start: a document begins with 'empty' memory, or with `position_length` 'zeros' vectors that
         are attended to, as in the authors' code.
-      num_sizes: largest number of buffer sizes (branches), each half of the next; see `sizes_below`.
+      num_sizes: largest number of buffer sizes; each is half of the next and compiled by itself, and a
+        step uses the smallest that holds what is alive.
       block_size: entries of the buffer that are read at a time, to save space; the results are the
         same. A quarter more is read at once. 0 = all at once. The fused kernel chooses its blocks.
       limit: cuts longer spans to this many tokens, such as in evaluation (Fig. 9); 0 = no limit.

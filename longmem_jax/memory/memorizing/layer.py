@@ -59,10 +59,11 @@ class Memorizing(nn.Module):
         attention, see `NormalizedAttention`; the memory has no positions.
       memory_size: keys and values kept per lane (batch row) and head, first in, first out.
       top_k: entries that a query reads.
-      search: 'exact', 'approximate' or 'bucketed'; see `nearest.nearest`. With `kernels = 'fused'`,
-        whole segments find the exact ones in `fused_search`, which reads some rows more if many
-        of the nearest are at multiples of 512 rows, or have equal scores.
-      recall_target: target recall of search='approximate'.
+      search: 'exact'; 'approximate', faster on TPUs and exact elsewhere; or 'bucketed', the best of
+        each of `top_k` interleaved parts of the memory. With `kernels = 'fused'`, whole segments find
+        the exact ones in a fused kernel, which reads some rows more if many of the nearest are at
+        multiples of 512 rows, or have equal scores.
+      recall_target: share of the nearest entries that search='approximate' should find.
       block_size: entries searched at once.
       cache_dtype: dtype of the entries: 'float32', 'bfloat16', or 'int8' with a scale each.
       unwritten: 'masked', or 'zeros': if fewer than k entries are filled, zero vectors are attended
