@@ -62,7 +62,8 @@ def get_config(arg=''):
             niah_single_1=(384, 512, 768, 1024),
             cwe=(512, 768, 1024),
         ),
-        question_steps=20_000,  # of RULER and BABILong
+        ruler_steps=20_000,
+        babilong_steps=20_000,
         group='S5',
         products=(4, 8, 16, 32, 64),
     )
@@ -92,7 +93,8 @@ def get_config(arg=''):
                 niah_single_1=(384, 416, 448, 512),
                 cwe=(640, 704, 768),
             ),
-            question_steps=3000,  # memories that learn it begin to look up after 500 to 2,000
+            ruler_steps=10_000,  # `delta_net` begins to find a number after 1,000 and has it after 4,000
+            babilong_steps=3000,  # memories that learn it begin to look up after 500 to 2,000
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
         )
@@ -114,11 +116,12 @@ def get_config(arg=''):
             # Short documents too, from which looking up is learned first.
             if name in RULER:
                 own: dict[str, Any] = dict(lengths=sizes['ruler'][name], example=False)
+                config.train.num_steps = sizes['ruler_steps']
             else:
                 longest = sizes['longest']
                 own = dict(lengths=(0, longest // 4, longest // 2, longest), prompt=0)
+                config.train.num_steps = sizes['babilong_steps']
             config.model.token_shift = 'last_eight'
-            config.train.num_steps = sizes['question_steps']
             data.task = shared | own | dict(name=name)
             config.model.vocab_size = sizes['vocabulary']
             data.tokenizer = dict(kind='bpe', path='', size=sizes['vocabulary'])
