@@ -6,6 +6,7 @@ the section.
 
 import math
 import numbers
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,13 @@ TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     'bool': (bool, 'True or False'),
     'float': ((int, float), 'a float'),
     'str': (str, 'text'),
+}
+# Of a tuple of such a type: its items in words, and an example.
+ITEMS = {
+    'int': ('ints', '(64, 32)'),
+    'bool': ('True or False', '(True, False)'),
+    'float': ('numbers', '(0.01, 0.05)'),
+    'str': ('words', "('a', 'b')"),
 }
 
 
@@ -152,8 +160,8 @@ def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[s
     Args:
       section: the section.
       allowed: name to what is allowed: a type or its name (numbers of type int must not be negative;
-        types other than int, float, bool and str are not checked), a tuple of words, or
-        `(least, greatest)` numbers of the type of the first.
+        types other than int, float, bool, str and tuples of any length of these are not checked), a
+        tuple of words, or `(least, greatest)` numbers of the type of the first.
     """
     problems = [
         f'{name}: not a field here, {nearest(name, allowed)}the fields are {", ".join(sorted(allowed))}'
@@ -165,6 +173,8 @@ def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[s
             problems.append(f'{name} is missing')
         elif isinstance(choice, Sequence) and not isinstance(choice, str):
             problems += _of_choice(section, name, choice)
+        elif typing.get_args(choice)[1:] == (...,):
+            problems += _of_items(section, name, typing.get_args(choice)[0].__name__)
         else:
             kind = getattr(choice, '__name__', str(choice))
             wrong = of_type(section, name, kind)
@@ -177,6 +187,18 @@ def _of_choice(section: Mapping[str, Any], name: str, choice: Sequence[Any]) -> 
     if isinstance(choice[0], str):
         return one_of(section, **{name: choice})
     return of_type(section, name, type(choice[0]).__name__) or between(section, *choice, name)
+
+
+def _of_items(section: Mapping[str, Any], name: str, kind: str) -> list[str]:
+    """The problem of a field that is not a tuple of items of the type named `kind`."""
+    given = section[name]
+    if isinstance(given, tuple | list) and not any(
+        of_type({name: item}, name, kind) or item in (math.inf, -math.inf) or item != item
+        for item in given
+    ):
+        return []
+    items, example = ITEMS[kind]
+    return [f'{name} = {given!r}: must be a tuple of {items}, such as {example}']
 
 
 def of_type(section: Mapping[str, Any], name: str, kind: str) -> list[str]:

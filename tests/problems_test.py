@@ -35,6 +35,9 @@ def test_what_is_not_a_number_is_refused_too():
         assert len(found) == 1, 'write rules so that NaN breaks them: `not value >= least`'
 
 
+NUMBERS = 'must be a tuple of numbers, such as (0.01, 0.05)'
+
+
 @pytest.mark.parametrize(
     'given, message',
     [
@@ -50,16 +53,25 @@ def test_what_is_not_a_number_is_refused_too():
         (dict(size=9), 'size = 9: must lie between 1 and 4'),
         (dict(size='9'), "size: must be an int, got '9'"),
         (dict(share=-0.5), 'share = -0.5: must lie between 0.0 and 1.0'),
+        (dict(many=('a',)), f"many = ('a',): {NUMBERS}"),
+        (dict(many=(0.1, float('nan'))), f'many = (0.1, nan): {NUMBERS}'),
+        (dict(many=(float('inf'),)), f'many = (inf,): {NUMBERS}'),
+        (dict(many=5), f'many = 5: {NUMBERS}'),
+        (dict(many=(True,)), f'many = (True,): {NUMBERS}'),
+        (dict(widths=(1.5,)), 'widths = (1.5,): must be a tuple of ints, such as (64, 32)'),
+        (dict(words=('a', 1)), "words = ('a', 1): must be a tuple of words, such as ('a', 'b')"),
     ],
 )
 def test_fields_of_a_section(given, message):
     wanted = dict(
         number=int, rate='float', flag=bool, name=str, word=('a', 'b'), size=(1, 4),
-        share=(0.0, 1.0), other=tuple,
+        share=(0.0, 1.0), other=tuple, many=tuple[float, ...], widths=tuple[int, ...],
+        words=tuple[str, ...], two=tuple[float, float],
     )  # fmt: skip
     right = dict(
-        number=0, rate=1, flag=False, name='', word='a', size=4, share=1, other='unchecked'
-    )
+        number=0, rate=1, flag=False, name='', word='a', size=4, share=1, other='unchecked',
+        many=(1, 0.5), widths=[], words=('a',), two='unchecked',
+    )  # fmt: skip
     assert problems.of_section(right, wanted) == []
     assert problems.of_section(right | given, wanted) == [message]
 
