@@ -9,6 +9,7 @@ Names are looked up when they are first used: `import longmem_jax` imports no li
 """
 
 import importlib
+import importlib.util
 from typing import Any
 
 # Functions to the modules that have them.
@@ -37,16 +38,32 @@ def __getattr__(name: str) -> Any:
     if name == 'nnx':
         return importlib.import_module('longmem_jax.nnx')
     # `from longmem_jax import MODULE` asks here too, before it imports the module.
-    if name == 'make_layer' or name[:1].isupper():
-        module = importlib.import_module('longmem_jax.standalone')
-        if name in ('Layer', 'make_layer'):
-            return getattr(module, name)
-        if (memory := module.class_names().get(name)) is not None:
-            return module.by_name(memory)
-        near = importlib.import_module('longmem_jax.errors').nearest(name, _names())
-        message = f'module {__name__!r} has no attribute {name!r}; {near}'.rstrip('; ')
-        raise AttributeError(message, name=name)  # without `obj`, or the interpreter repeats it
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    if name.startswith('_') or importlib.util.find_spec(f'{__name__}.{name}') is not None:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    module = importlib.import_module('longmem_jax.standalone')
+    if name in ('Layer', 'make_layer'):
+        return getattr(module, name)
+    if (memory := module.class_names().get(name)) is not None:
+        return module.by_name(memory)
+    message = f'module {__name__!r} has no attribute {name!r}; {_meant(name)}'.rstrip('; ')
+    raise AttributeError(message, name=name)  # without `obj`, or the interpreter repeats it
+
+
+def _meant(name: str) -> str:
+    """The class of a name of configs, such as `infini`, or else what is nearest."""
+    from longmem_jax.errors import nearest
+    from longmem_jax.memory.registry import LAYERS
+    from longmem_jax.standalone import class_names
+
+    layers = {memory: layer for layer, memory in class_names().items()}
+    of_configs = {
+        own: layers[memory]
+        for memory, entry in LAYERS.items()
+        if memory in layers
+        for own in (memory, *entry.recipe.by_name)
+    }
+    layer = of_configs.get(name.casefold())
+    return f'did you mean {layer!r}?' if layer else nearest(name, _names())
 
 
 def __dir__() -> list[str]:

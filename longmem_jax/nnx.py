@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from longmem_jax.errors import UsageError
 from longmem_jax.segment import Aux, State
 from longmem_jax.standalone import Layer
 
@@ -59,5 +60,10 @@ def wrap(layer: Layer, *, rngs: nnx.Rngs) -> Memory:
     Args:
       layer: from `longmem_jax.make_layer`, or by its name, such as `longmem_jax.InfiniAttention`.
       rngs: random streams: `params` for the parameters, `dropout` and `memory` for training.
+
+    Raises:
+      UsageError: `rngs` are no streams.
     """
+    if not isinstance(rngs, nnx.Rngs):
+        raise UsageError(f'rngs = {rngs!r}: must be random streams, such as nnx.Rngs(0)')
     return Memory(layer, rngs)

@@ -214,6 +214,13 @@ def test_every_entry_is_a_layer_of_nnx(name):
     assert second < first, f'{name}: a step of gradient descent did not lower the loss'
 
 
+def test_nnx_says_what_streams_are():
+    with pytest.raises(
+        UsageError, match=r'rngs = 0: must be random streams, such as nnx.Rngs\(0\)'
+    ):
+        wrap(small('infini'), rngs=0)
+
+
 def test_nnx_scans_segments():
     """The way that the docstring of `longmem_jax.nnx` shows; equal to a loop."""
     memory, x = nnx.jit(lambda: wrap(small('infini'), rngs=nnx.Rngs(0)))(), inputs()
@@ -291,7 +298,10 @@ def test_names_are_all_and_documented():
         assert {'d_model', 'num_heads', 'segment_length', 'dtype', 'dropout'} <= set(parameters)
         assert 'Attributes' in make.__doc__ or name in ('NormalizedXL',)
     assert longmem_jax.__version__.count('.') == 2
-    for wrong, meant in (('InfinitAttention', 'InfiniAttention'), ('Rwkv7', 'RWKV7')):
+    for wrong, meant in (
+        ('InfinitAttention', 'InfiniAttention'), ('Rwkv7', 'RWKV7'), ('Infini', 'InfiniAttention'),
+        ('infini', 'InfiniAttention'), ('Moba', 'ChunkRetrieval'), ('gated_delta_net', 'DeltaNet'),
+    ):  # fmt: skip
         with pytest.raises(AttributeError, match=f"attribute '{wrong}'; did you mean '{meant}'"):
             getattr(longmem_jax, wrong)
 

@@ -20,6 +20,7 @@ from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.text import (
     NONE,
     TextStream,
+    named_file,
     read_prompt,
     read_prompts,
     require_one_text,
@@ -188,6 +189,8 @@ def generate(
     writer = Writer(experiment, options, load_state=load_state, template=template, keeps=keeps)
     reader, said = writer.read(text)
     _say(f'step {writer.step}, {said}')
+    if named_file(prompt):
+        _say(f'the prompt is the name of a file; --prompt=@{prompt} reads what is in it')
     for piece in writer.pieces(reader):
         pieces.append(piece)
         # Another program that reads it gets it as it is.

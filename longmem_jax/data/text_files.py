@@ -18,7 +18,7 @@ import numpy as np
 from longmem_jax.data.documents import FRACTIONS, SPLITS, Document, require_fractions, split_seeded
 from longmem_jax.data.line_borders import line_borders
 from longmem_jax.data.stored_files import MARK, PACKED, StoredFiles, read_whole
-from longmem_jax.errors import UsageError, nearest, require_extra
+from longmem_jax.errors import UsageError, nearest, number_of, require_extra
 
 NAMES = {
     'train': ('train', 'training'),
@@ -55,8 +55,13 @@ def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -
     if files is None and not has_splits(path):
         flat = _texts(file for file in path.iterdir() if file.is_file())
         named = {file.name: file for file in flat if not file.name.startswith('.')}
-        if len([name for name in named if kind_of(Path(name)) in SUFFIXES]) >= 3:
+        if (count := sum(kind_of(Path(name)) in SUFFIXES for name in named)) >= 3:
             return [named[name] for name in split_seeded(list(named), split, fractions)]
+        if count:
+            raise UsageError(
+                f'config.data.path = {path}: {number_of(count, "text")}, and every split needs one of '
+                f'its own: give a folder of three or more texts, or one FILE.\n{WAYS}'
+            )
     if files is not None:
         return files
     expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .parquet, .csv, .gz, .xz'

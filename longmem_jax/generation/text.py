@@ -42,6 +42,11 @@ def read_prompt(prompt: str | bytes) -> bytes:
         raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
 
 
+def named_file(prompt: str | bytes) -> bool:
+    """Whether a prompt of one line is the name of a file, whose text was perhaps meant."""
+    return isinstance(prompt, str) and '\n' not in prompt and os.path.isfile(prompt[:4096])
+
+
 def read_prompts(prompts: str, output: str) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines with the field `text`, which are written to `output`.
 

@@ -20,7 +20,7 @@ from longmem_jax.data.stored_files import StoredFiles
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
-from longmem_jax.generation.text import read_prompt
+from longmem_jax.generation.text import named_file, read_prompt
 from longmem_jax.hosts.chat import read_messages
 from longmem_jax.hosts.data import cmu_dog
 from longmem_jax.lifelong.data import qa
@@ -90,6 +90,13 @@ def test_bytes_of_a_prompt_that_are_not_text():
     assert read_prompt('caf\u00e9') == b'caf\xc3\xa9'
     with pytest.raises(UsageError, match='cannot be read'):
         read_prompt('@a\0b')
+
+
+def test_a_prompt_that_is_the_name_of_a_file(tmp_path):
+    file = tmp_path / 'text.txt'
+    file.write_text('text')
+    given = (str(file), f'@{file}', 'text', b'text.txt', '', 'a\0b', 'x' * 10_000, f'{file}\n')
+    assert [named_file(prompt) for prompt in given] == [True] + [False] * 7
 
 
 class Books:

@@ -62,6 +62,11 @@ def test_files_without_splits_are_divided_by_their_names(tmp_path):
     assert [len(part) for part in parts(fractions=(0.5, 0.1, 0.1))] == [10, 2, 2]
     with pytest.raises(UsageError, match='three positive numbers'):
         parts(fractions=(0.5, 0.5))
+    (tmp_path / 'few').mkdir()
+    for name in ('a.txt', 'b.txt'):
+        (tmp_path / 'few' / name).write_text('text')
+    with pytest.raises(UsageError, match=r'few: 2 texts, .* three or more texts, or one FILE\.\n'):
+        texts(settings(tmp_path / 'few'), 'train')
     (tmp_path / 'valid.txt').write_text('a file of a split: the others are none')
     with pytest.raises(UsageError, match='no train split'):
         parts()
