@@ -25,7 +25,7 @@ def get_config(arg=''):
     config.model.dropout = 0.0
     config.model.dtype = 'bfloat16'
     memories = dict(
-        infini=given(groups=(('attention/gate$', 1.0, False, 'adam'),)),
+        infini=given(skip_gate_when_empty=False, groups=(('attention/gate$', 1.0, False, 'adam'),)),
         transformer_xl=given(memory_length=2048),
     )
 

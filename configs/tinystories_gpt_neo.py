@@ -44,7 +44,14 @@ def get_config(arg=''):
     model.scale_embedding = model.output_bias = False
     model.init_std = 0.02
     memories = dict(
-        infini=given(position='rotary', rotate_memory=True, gate_init=0.0, gate_std=1.0, groups=()),
+        infini=given(
+            position='rotary',
+            rotate_memory=True,
+            gate_init=0.0,
+            gate_std=1.0,
+            skip_gate_when_empty=False,
+            groups=(),
+        ),
         local=given(position='rotary'),
     )
 

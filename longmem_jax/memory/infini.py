@@ -247,11 +247,14 @@ class InfiniAttention(nn.Module):
 
 
 def recipe(scale: Scale) -> Recipe:
-    """The paper's layer; gates get a higher learning rate; otherwise they hardly move."""
+    """The paper's layer, but for its gates: they get a higher learning rate, or they hardly move.
+
+    They are shut while nothing is stored. In the paper local attention counts (1 - gate) in the first
+    segment too, which so teaches gates to shut: the memory is then found much later, or not at all.
+    """
     position, notes = scale.position()
-    return Recipe(
-        {'infini': dict(position=position)}, groups=(('attention/gate$', 5.0, False),), notes=notes
-    )
+    fields = dict(position=position, skip_gate_when_empty=True)
+    return Recipe({'infini': fields}, groups=(('attention/gate$', 5.0, False),), notes=notes)
 
 
 def read(seen: Seen) -> dict[str, Read]:
