@@ -40,6 +40,7 @@ def get_config(arg=''):
             memory_size=8192,
             block_size=8192,
             cache_dtype='bfloat16',
+            skip_gate_when_empty=False,
             groups=(('attention/gate$', 0.3, False, 'adam'),),
             **local,
         ),

@@ -56,6 +56,8 @@ def recipe(scale: Scale) -> Recipe:
 
     Scales of unit keys begin at 8, not 1: an optimizer with absolute steps, such as Adam, would need
     thousands of steps to tell keys apart. Gates get a higher learning rate; otherwise they hardly move.
+    They are shut while nothing is stored, which is not the paper's: there local attention counts
+    (1 - gate) in the first segment too, which so teaches gates to shut before the memory is found.
     """
     local = dict(memory_length=scale.segment, scale_init=8.0)
     block_size = min(scale.memories, 8192)
@@ -66,7 +68,7 @@ def recipe(scale: Scale) -> Recipe:
     names = ['normalized_xl'] * scale.layers
     names[max(scale.layers - 2, 0)] = 'memorizing'
     memory = dict(memory_size=memory_size, block_size=block_size, top_k=min(32, memory_size))
-    sections = {'memorizing': local | memory}
+    sections = {'memorizing': local | memory | dict(skip_gate_when_empty=True)}
     if scale.layers > 1:
         sections['normalized_xl'] = local
     groups = (('attention/gate$', 5.0, False),)
