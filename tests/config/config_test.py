@@ -431,6 +431,19 @@ def test_memories_inside_the_layers_are_runnable():
         get_config(next(path for path in FILES if path.stem == 'pkm_lm'), 'layers=3')
 
 
+@pytest.mark.parametrize('memory', ['infini', 'memorizing'])
+def test_gates_are_the_papers_in_configs_of_papers_alone(memory):
+    """Elsewhere they are shut while nothing is stored, without which pairs are hardly learned."""
+    papers = dict(infini=('infini_pg19', 'tinystories_gpt_neo'), memorizing=('memorizing_pg19',))
+    for stem in papers[memory]:
+        for argument in ('', 'tiny'):
+            config = get_config(next(path for path in FILES if path.stem == stem), argument)
+            assert config.model[memory].skip_gate_when_empty is False, stem
+    for name in ('quickstart', 'leaderboard', 'second_reading', 'recall', 'mqar', 'ruler'):
+        config = configure(f'{name}:memory={memory}')
+        assert config.model[memory].skip_gate_when_empty is True, name
+
+
 def test_bad_memories_of_pairs_and_rows_are_said():
     cases = {
         'infini_pg19': dict(
