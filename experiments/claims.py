@@ -181,9 +181,18 @@ def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
 
 
 @functools.cache
-def _program(blob: str) -> str:
-    """What a file of Python does: its syntax tree without docstrings, and so without comments."""
-    tree = ast.parse(provenance.git('cat-file', 'blob', blob) or '')
+def _program(blob: str) -> str | None:
+    """What a file of Python does: its syntax tree without docstrings, and so without comments.
+
+    Of a file that is not Python, its text; None = git does not have it.
+    """
+    text = provenance.git('cat-file', 'blob', blob)
+    try:
+        tree = ast.parse(text or '')
+    except (SyntaxError, ValueError):
+        return text
+    if text is None:
+        return None
     for node in ast.walk(tree):
         body = getattr(node, 'body', None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
@@ -202,12 +211,17 @@ def _differs(one: str, other: str, memory: str) -> bool | None:
     lines = provenance.git(*given)
     if lines is None:
         return None
+    unknown = False
     for line in lines.splitlines():
         about, file = line.split('\t')
         _, _, before, after, status = about.split()
-        if status != 'M' or not file.endswith('.py') or _program(before) != _program(after):
+        if status != 'M' or not file.endswith('.py'):
             return True
-    return False
+        programs = _program(before), _program(after)
+        unknown |= None in programs
+        if None not in programs and programs[0] != programs[1]:
+            return True
+    return None if unknown else False
 
 
 @functools.cache
@@ -256,7 +270,7 @@ def about_age(page: str) -> str:
         if age
     })  # fmt: skip
     if not names:
-        return 'All claims of this page were measured after the last change of their memories.'
+        return 'All claims of this page were measured with the code that their memories have now.'
     return (
         'The code of these memories was changed after their numbers on this page were measured: '
         f'{", ".join(f"`{name}`" for name in names)} (`python -m experiments.claims --stale` has the '

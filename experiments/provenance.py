@@ -22,7 +22,7 @@ def git(*arguments: str, folder: Path | str = ROOT) -> str | None:
     """What git says of a checkout; None outside of one, without git, or if it refuses."""
     command = ['git', '-C', str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, errors='replace')
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None

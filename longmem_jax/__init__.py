@@ -62,8 +62,12 @@ def _meant(name: str) -> str:
         if memory in layers
         for own in (memory, *entry.recipe.by_name)
     }
-    layer = of_configs.get(name.casefold())
-    return f'did you mean {layer!r}?' if layer else nearest(name, _names())
+    own = name.casefold()
+    if own not in of_configs:
+        return nearest(name, _names())
+    shown = f'--config=quickstart:memory={own} --mode=list'
+    fields = '' if own in LAYERS else f' With the fields of {own!r}, which {shown} shows.'
+    return f'did you mean {of_configs[own]!r}?{fields}'
 
 
 def __dir__() -> list[str]:

@@ -36,7 +36,7 @@ class Memory(nnx.Module):
       bridged: the layer and its parameters as an nnx module.
     """
 
-    def __init__(self, layer: Layer, rngs: nnx.Rngs):
+    def __init__(self, layer: Layer, rngs: nnx.Rngs | jax.Array):
         """Draws the parameters; see `wrap`."""
         self.layer = layer
         settings = layer.settings
@@ -54,16 +54,19 @@ class Memory(nnx.Module):
         return self.bridged(x, state, **options)
 
 
-def wrap(layer: Layer, *, rngs: nnx.Rngs) -> Memory:
+def wrap(layer: Layer, *, rngs: nnx.Rngs | jax.Array) -> Memory:
     """Turns a layer into an nnx module.
 
     Args:
       layer: from `longmem_jax.make_layer`, or by its name, such as `longmem_jax.InfiniAttention`.
-      rngs: random streams: `params` for the parameters, `dropout` and `memory` for training.
+      rngs: random streams: `params` for the parameters, `dropout` and `memory` for training; or a key,
+        for parameters alone.
 
     Raises:
       UsageError: `rngs` are no streams.
     """
-    if not isinstance(rngs, nnx.Rngs):
-        raise UsageError(f'rngs = {rngs!r}: must be random streams, such as nnx.Rngs(0)')
+    if not isinstance(rngs, nnx.Rngs | jax.Array):
+        raise UsageError(
+            f'rngs = {rngs!r:.60}: must be random streams, such as nnx.Rngs(0), or a key'
+        )
     return Memory(layer, rngs)

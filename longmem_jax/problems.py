@@ -21,7 +21,7 @@ TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 # Of a tuple of such a type: its items in words, and an example.
 ITEMS = {
-    'int': ('ints', '(64, 32)'),
+    'int': ('ints from 0', '(64, 32)'),
     'bool': ('True or False', '(True, False)'),
     'float': ('numbers', '(0.01, 0.05)'),
     'str': ('words', "('a', 'b')"),
@@ -174,7 +174,8 @@ def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[s
         elif isinstance(choice, Sequence) and not isinstance(choice, str):
             problems += _of_choice(section, name, choice)
         elif typing.get_args(choice)[1:] == (...,):
-            problems += _of_items(section, name, typing.get_args(choice)[0].__name__)
+            items = getattr(typing.get_args(choice)[0], '__name__', '')
+            problems += _of_items(section, name, items) if items in ITEMS else []
         else:
             kind = getattr(choice, '__name__', str(choice))
             wrong = of_type(section, name, kind)
@@ -193,7 +194,10 @@ def _of_items(section: Mapping[str, Any], name: str, kind: str) -> list[str]:
     """The problem of a field that is not a tuple of items of the type named `kind`."""
     given = section[name]
     if isinstance(given, tuple | list) and not any(
-        of_type({name: item}, name, kind) or item in (math.inf, -math.inf) or item != item
+        of_type({name: item}, name, kind)
+        or item in (math.inf, -math.inf)
+        or not is_possible(item)
+        or (kind == 'int' and item < 0)
         for item in given
     ):
         return []

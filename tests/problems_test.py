@@ -58,7 +58,12 @@ NUMBERS = 'must be a tuple of numbers, such as (0.01, 0.05)'
         (dict(many=(float('inf'),)), f'many = (inf,): {NUMBERS}'),
         (dict(many=5), f'many = 5: {NUMBERS}'),
         (dict(many=(True,)), f'many = (True,): {NUMBERS}'),
-        (dict(widths=(1.5,)), 'widths = (1.5,): must be a tuple of ints, such as (64, 32)'),
+        (dict(widths=(1.5,)), 'widths = (1.5,): must be a tuple of ints from 0, such as (64, 32)'),
+        (
+            dict(widths=(4, -3)),
+            'widths = (4, -3): must be a tuple of ints from 0, such as (64, 32)',
+        ),
+        (dict(many=(2**70,)), f'many = ({2**70},): {NUMBERS}'),
         (dict(words=('a', 1)), "words = ('a', 1): must be a tuple of words, such as ('a', 'b')"),
     ],
 )
@@ -66,11 +71,11 @@ def test_fields_of_a_section(given, message):
     wanted = dict(
         number=int, rate='float', flag=bool, name=str, word=('a', 'b'), size=(1, 4),
         share=(0.0, 1.0), other=tuple, many=tuple[float, ...], widths=tuple[int, ...],
-        words=tuple[str, ...], two=tuple[float, float],
+        words=tuple[str, ...], two=tuple[float, float], any=tuple[object, ...],
     )  # fmt: skip
     right = dict(
         number=0, rate=1, flag=False, name='', word='a', size=4, share=1, other='unchecked',
-        many=(1, 0.5), widths=[], words=('a',), two='unchecked',
+        many=(1, 0.5), widths=[], words=('a',), two='unchecked', any=5,
     )  # fmt: skip
     assert problems.of_section(right, wanted) == []
     assert problems.of_section(right | given, wanted) == [message]

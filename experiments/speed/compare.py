@@ -8,6 +8,7 @@ alone. `--python` runs the peer's side, if PyTorch is in another environment tha
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -82,8 +83,9 @@ class Side:
 
     def step(self) -> None:
         """One timed step."""
-        self._process.stdin.write('step\n')
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which its answer says
+            self._process.stdin.write('step\n')
+            self._process.stdin.flush()
         self.steps.append(self._answer())
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ python -m experiments.speed.history [--before=TAG|COMMIT|FOLDER] [--case=CASE] [
 
 Each version runs in a process of its own, and they take turns step by step. Compared is the CPU time of
 all threads, which is steadier than the wall on a machine that does other things as well. `--before` is
-the last release, the newest tag of this checkout, if it is not given.
+the newest tag before this commit, if it is not given. What the earlier version cannot run is said and
+left out.
 """
 
 import argparse
@@ -55,22 +56,24 @@ def fields_of(case: Case) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def tree_of(version: str, checkout: Path = ROOT) -> Iterator[Path]:
-    """A folder with the files of a version, for as long as it is needed.
+def tree_of(version: str, checkout: Path = ROOT) -> Iterator[tuple[Path, str]]:
+    """A folder with the files of a version, for as long as it is needed, and the version in words.
 
     Args:
-      version: a folder, a tag or a commit; '' = the newest tag.
+      version: a folder, a tag or a commit; '' = the newest tag before this commit.
       checkout: where git is asked.
 
     Raises:
       ValueError: there is no such version, or nothing in it can be timed; in words.
     """
     if version and Path(version).is_dir():
-        yield _checked(Path(version).resolve(), version)
+        folder = _checked(Path(version).resolve(), version)
+        commit = provenance.git('rev-parse', '--short=12', 'HEAD', folder=folder)
+        yield folder, f'{folder.name} ({commit or "no checkout"})'
         return
-    newest = provenance.git('describe', '--tags', '--abbrev=0', folder=checkout)
+    newest = provenance.git('describe', '--tags', '--abbrev=0', 'HEAD^', folder=checkout)
     if not version and not newest:
-        raise ValueError('no release has a tag here; give a commit, or a folder with its files')
+        raise ValueError('no commit before has a tag; give a commit, or a folder with its files')
     name = version or newest or ''
     commit = provenance.git('rev-parse', '--verify', f'{name}^{{commit}}', folder=checkout)
     if commit is None:
@@ -81,7 +84,7 @@ def tree_of(version: str, checkout: Path = ROOT) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
             archive.extractall(folder, filter='data')
-        yield _checked(Path(folder).resolve(), name)
+        yield _checked(Path(folder).resolve(), name), f'{name} ({commit[:12]})'
 
 
 def _checked(folder: Path, name: str) -> Path:
@@ -132,6 +135,8 @@ def is_slower(result: dict[str, Any]) -> bool:
 
 def report(results: Sequence[dict[str, Any]]) -> str:
     """A table, and the sentence that matters."""
+    if not results:
+        return 'Nothing was timed.'
     rows = [
         [
             result['name'],
@@ -159,19 +164,29 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument('--toy', action='store_true', help='a tiny model, to see that it runs')
     parser.add_argument('--output', type=Path, help='a JSON file')
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error(f'--rounds={options.rounds}: give at least 1')
-    try:
-        with tree_of(options.before) as before:
-            results = []
-            for name in options.case or SET:
-                results.append(measure(name, before, options))
-                print(report(results[-1:]).splitlines()[2], flush=True)
-    except ValueError as error:
-        parser.error(f'--before={options.before}: {error}')
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        results = provenance.save(options.output, results, [0])
+    for name, least in (('rounds', 1), ('pause', 0), ('cores', 0)):
+        if not getattr(options, name) >= least:
+            parser.error(f'--{name}={getattr(options, name)}: give at least {least}')
+    if options.output and options.output.is_dir():
+        parser.error(f'--output={options.output}: is a folder; name a file')
+    results: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        try:
+            before, version = stack.enter_context(tree_of(options.before))
+        except ValueError as error:
+            parser.error(f'--before={options.before}: {error}')
+        print(f'before: {version}', flush=True)
+        for name in options.case or SET:
+            try:
+                result = measure(name, before, options)
+            except SystemExit as error:
+                print(f'{name} is left out: {error}', flush=True)
+                continue
+            results.append(result | {'version': version})
+            print(report(results[-1:]).splitlines()[2], flush=True)
+            if options.output:  # after every case, so that none is lost
+                options.output.parent.mkdir(parents=True, exist_ok=True)
+                results = provenance.save(options.output, results, [0])
     print(f'\n{report(results)}')
     return results
 

@@ -190,7 +190,7 @@ def generate(
     reader, said = writer.read(text)
     _say(f'step {writer.step}, {said}')
     if named_file(prompt):
-        _say(f'the prompt is the name of a file; --prompt=@{prompt} reads what is in it')
+        _say('the prompt is the name of a file; --prompt=@FILE reads what is in it')
     for piece in writer.pieces(reader):
         pieces.append(piece)
         # Another program that reads it gets it as it is.

@@ -57,7 +57,7 @@ def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -
         named = {file.name: file for file in flat if not file.name.startswith('.')}
         if (count := sum(kind_of(Path(name)) in SUFFIXES for name in named)) >= 3:
             return [named[name] for name in split_seeded(list(named), split, fractions)]
-        if count:
+        if count and not any(file.is_dir() for file in path.iterdir()):
             raise UsageError(
                 f'config.data.path = {path}: {number_of(count, "text")}, and every split needs one of '
                 f'its own: give a folder of three or more texts, or one FILE.\n{WAYS}'

@@ -45,6 +45,8 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     problems = one_of(fields, keys=KEYS, query_norm=NORMS)
     problems += at_least(fields, 1, 'num_keys', 'num_heads', 'top_k', 'query_dim')
     problems += above(fields, 0, 'temperature')
+    if not all(fields['query_hidden']):
+        problems.append(f'query_hidden = {fields["query_hidden"]}: widths must be at least 1')
     if fields['top_k'] > fields['num_keys']:
         problems.append(
             f'top_k = {fields["top_k"]}: must be at most num_keys = {fields["num_keys"]}'

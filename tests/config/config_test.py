@@ -434,7 +434,10 @@ def test_memories_inside_the_layers_are_runnable():
 @pytest.mark.parametrize('memory', ['infini', 'memorizing'])
 def test_gates_are_the_papers_in_configs_of_papers_alone(memory):
     """Elsewhere they are shut while nothing is stored, without which pairs are hardly learned."""
-    papers = dict(infini=('infini_pg19', 'tinystories_gpt_neo'), memorizing=('memorizing_pg19',))
+    papers = dict(
+        infini=('infini_pg19', 'tinystories_gpt_neo'),
+        memorizing=('memorizing_pg19', 'memorizing_code', 'memorizing_latex'),
+    )
     for stem in papers[memory]:
         for argument in ('', 'tiny'):
             config = get_config(next(path for path in FILES if path.stem == stem), argument)
