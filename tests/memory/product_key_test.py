@@ -12,7 +12,9 @@ from experiments.analysis import slot_statistics as slot_usage
 from experiments.analysis import slot_usage as analysis
 from longmem_jax.commands.train import train
 from longmem_jax.data.lanes import in_order
+from longmem_jax.errors import UsageError
 from longmem_jax.memory import product_key
+from longmem_jax.standalone import make_layer
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 from tests.toys import apply, random_segments, toy
 
@@ -175,3 +177,8 @@ def test_even_use_has_no_divergence():
     assert slot_usage.divergence(one) == pytest.approx(np.log(32))
     assert slot_usage.top(one, 0.5) == 1 and slot_usage.top(even, 0.5) in (16, 17)
     assert slot_usage.gini(one) > 0.9 > slot_usage.gini(even)
+
+
+def test_widths_inside_of_the_query_network_are_above_0():
+    with pytest.raises(UsageError, match=r'query_hidden = \(8, 0\): widths must be at least 1'):
+        make_layer('product_key', d_model=16, num_heads=2, segment_length=8, query_hidden=(8, 0))
