@@ -107,6 +107,7 @@ class InfiniAttention(nn.Module):
       gate_std: standard deviation of the initial betas; 0 = all alike. The thesis draws them from
         N(0, 1).
       skip_gate_when_empty: use local attention alone, not (1 - gate) of it, while nothing is stored.
+        False is the paper's; with True gates open sooner in training.
       rotate_memory: keys and queries of the memory have positions, too.
       gradients: gradients flow through the memory from segment to segment.
     """

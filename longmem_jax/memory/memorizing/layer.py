@@ -70,6 +70,7 @@ class Memorizing(nn.Module):
         to with a score of zero, as in the released code.
       gate_init: initial b_g; the memory's weight is sigmoid(b_g).
       skip_gate_when_empty: use local attention alone, not (1 - gate) of it, while nothing is stored.
+        False is the paper's; with True gates open sooner in training.
     """
 
     settings: ModelSettings
