@@ -93,7 +93,7 @@ def get_config(arg=''):
                 niah_single_1=(384, 416, 448, 512),
                 cwe=(640, 704, 768),
             ),
-            ruler_steps=10_000,  # `delta_net` begins to find a number after 1,000 and has it after 4,000
+            ruler_steps=10_000,  # with 3,000 no memory of constant size began to find a number
             babilong_steps=3000,  # memories that learn it begin to look up after 500 to 2,000
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
