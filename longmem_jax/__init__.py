@@ -38,7 +38,8 @@ def __getattr__(name: str) -> Any:
     if name == 'nnx':
         return importlib.import_module('longmem_jax.nnx')
     # `from longmem_jax import MODULE` asks here too, before it imports the module.
-    if name.startswith('_') or importlib.util.find_spec(f'{__name__}.{name}') is not None:
+    word = name.isidentifier() and not name.startswith('_')
+    if not word or (name.islower() and importlib.util.find_spec(f'{__name__}.{name}')):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     module = importlib.import_module('longmem_jax.standalone')
     if name in ('Layer', 'make_layer'):

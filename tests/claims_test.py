@@ -111,12 +111,20 @@ def one(tmp_path, monkeypatch):
         run = {'commit': 'abc', 'command': 'python -m again'}
         cells = {seed: {'run': run, 'kept': kept} for seed, kept in seeds.items()}
         (tmp_path / 'cells.json').write_text(json.dumps({'local': cells}))
-        for cached in (claims._content, claims._tree, claims.changed, claims.code_of_rows):
+        forget()
+
+    kept = (
+        claims._content, claims._tree, claims.changed, claims.code_of_rows, claims._differs,
+        claims._program,
+    )  # fmt: skip
+
+    def forget():
+        for cached in kept:
             cached.cache_clear()
 
+    forget()
     yield change
-    for cached in (claims._content, claims._tree, claims.changed, claims.code_of_rows):
-        cached.cache_clear()
+    forget()
 
 
 def test_verdicts_and_exit_codes(one, monkeypatch, capsys):
@@ -151,7 +159,7 @@ def test_a_change_after_which_cells_came_out_the_same_makes_none_older(one, monk
     assert verdict(1, 0, 2, 2) == 'holds, stale', 'the cells are of other code'
 
 
-def test_comments_and_docstrings_are_no_code(one, tmp_path):
+def test_comments_and_docstrings_are_no_code(one, tmp_path, monkeypatch):
     def commit(name, **files):
         for file, text in files.items():
             (tmp_path / f'{file}.py').write_text(text)
@@ -164,12 +172,23 @@ def test_comments_and_docstrings_are_no_code(one, tmp_path):
     commit('words', local='def f(x):\n    # Three.\n    return (x)\n', other='a = 1\n')
     commit('code', local='def f(x):\n    return -x\n')
     commit('back', local='def f(x):\n    return x\n')
+    commit('broken', local='<<<<<<< a\n')
+    assert claims._differs('first', 'broken', 'local') is True, (
+        'what is no Python is compared as text'
+    )
     (tmp_path / 'local.py').unlink()
     commit('gone')
     found = {name: claims._differs('first', name, 'local') for name in ('words', 'code', 'back')}
     assert found == {'words': False, 'code': True, 'back': False}
     assert claims._differs('first', 'gone', 'local') is True
     assert claims._differs('first', 'no_such_commit', 'local') is None
+    git = claims.provenance.git
+    claims._program.cache_clear()
+    claims._differs.cache_clear()
+    monkeypatch.setattr(
+        claims.provenance, 'git', lambda *given: None if given[0] == 'cat-file' else git(*given)
+    )
+    assert claims._differs('first', 'code', 'local') is None, 'git does not have the files'
 
 
 def test_commands_that_measure_stale_cells_again(one, monkeypatch, capsys):

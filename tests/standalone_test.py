@@ -221,6 +221,15 @@ def test_nnx_says_what_streams_are():
         wrap(small('infini'), rngs=0)
 
 
+def test_nnx_takes_a_key():
+    layer, x = small('infini'), inputs()[0]
+    found = [
+        wrap(layer, rngs=rngs)(x, layer.start(BATCH))[0]
+        for rngs in (jax.random.key(0), nnx.Rngs(0))
+    ]
+    assert found[0].shape == found[1].shape and jnp.isfinite(found[0]).all()
+
+
 def test_nnx_scans_segments():
     """The way that the docstring of `longmem_jax.nnx` shows; equal to a loop."""
     memory, x = nnx.jit(lambda: wrap(small('infini'), rngs=nnx.Rngs(0)))(), inputs()

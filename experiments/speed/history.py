@@ -133,10 +133,11 @@ def is_slower(result: dict[str, Any]) -> bool:
     return result['ratio']['median'] > LIMIT and result['ratio']['low'] > 1
 
 
-def report(results: Sequence[dict[str, Any]]) -> str:
-    """A table, and the sentence that matters."""
+def report(results: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
+    """A table, and the sentences that matter."""
+    missing = f' Left out: {", ".join(left_out)}.' if left_out else ''
     if not results:
-        return 'Nothing was timed.'
+        return f'Nothing was timed.{missing}'
     rows = [
         [
             result['name'],
@@ -146,7 +147,7 @@ def report(results: Sequence[dict[str, Any]]) -> str:
         for result in results
     ]
     slower = [result['name'] for result in results if is_slower(result)]
-    last = f'Slower by more than {LIMIT - 1:.0%}: {", ".join(slower) or "nothing"}.'
+    last = f'Slower by more than {LIMIT - 1:.0%}: {", ".join(slower) or "nothing"}.{missing}'
     heads = ['step', 'before, CPU ms', 'now, CPU ms', 'now / before (quartiles of rounds)']
     return table(heads, rows) + f'\n\n{last}'
 
@@ -170,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if options.output and options.output.is_dir():
         parser.error(f'--output={options.output}: is a folder; name a file')
     results: list[dict[str, Any]] = []
+    left_out: list[str] = []
     with contextlib.ExitStack() as stack:
         try:
             before, version = stack.enter_context(tree_of(options.before))
@@ -180,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
             try:
                 result = measure(name, before, options)
             except SystemExit as error:
+                left_out.append(name)
                 print(f'{name} is left out: {error}', flush=True)
                 continue
             results.append(result | {'version': version})
@@ -187,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
             if options.output:  # after every case, so that none is lost
                 options.output.parent.mkdir(parents=True, exist_ok=True)
                 results = provenance.save(options.output, results, [0])
-    print(f'\n{report(results)}')
+    print(f'\n{report(results, left_out)}')
     return results
 
 
