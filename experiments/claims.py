@@ -182,7 +182,7 @@ def aged(claim: Claim) -> Iterator[tuple[str, dict[str, Any], bool | None]]:
 
 @functools.cache
 def _program(blob: str) -> str | None:
-    """What a file of Python does: its syntax tree without docstrings, and so without comments.
+    """What a file of Python does: its syntax tree without comments, docstrings and texts of fields.
 
     Of a file that is not Python, its text; None = git does not have it.
     """
@@ -198,6 +198,8 @@ def _program(blob: str) -> str | None:
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
             if isinstance(body[0].value, ast.Constant):
                 del body[0]
+        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'field':
+            del node.args[1:2]
     return ast.dump(tree)
 
 
@@ -205,7 +207,7 @@ def _program(blob: str) -> str | None:
 def _differs(one: str, other: str, memory: str) -> bool | None:
     """Whether the code of a memory is not the same at two commits; None = git does not know.
 
-    Comments, docstrings and layout are no code.
+    Comments, docstrings, texts of fields and layout are no code.
     """
     given = ('diff', '--raw', '--no-renames', '--no-abbrev', one, other, '--', *code()[memory])
     lines = provenance.git(*given)

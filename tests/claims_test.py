@@ -168,18 +168,21 @@ def test_comments_and_docstrings_are_no_code(one, tmp_path, monkeypatch):
             subprocess.run(['git', '-C', str(tmp_path), *who, *command], check=True)
 
     subprocess.run(['git', 'init', '-q', str(tmp_path)], check=True)
-    commit('first', local='"One."\n\ndef f(x):\n    "Two."\n    return x\n')
-    commit('words', local='def f(x):\n    # Three.\n    return (x)\n', other='a = 1\n')
-    commit('code', local='def f(x):\n    return -x\n')
-    commit('back', local='def f(x):\n    return x\n')
+    a, b = "a = field(1, 'a')\n", "a = field(1, 'b')\n"
+    commit('first', local=f'"One."\n{a}def f(x):\n    "Two."\n    return x\n')
+    commit('words', local=f'{b}def f(x):\n    # Three.\n    return (x)\n', other='a = 1\n')
+    commit('code', local=f'{b}def f(x):\n    return -x\n')
+    commit('value', local="a = field(2, 'a')\ndef f(x):\n    return x\n")
+    commit('back', local=f'{a}def f(x):\n    return x\n')
     commit('broken', local='<<<<<<< a\n')
     assert claims._differs('first', 'broken', 'local') is True, (
         'what is no Python is compared as text'
     )
     (tmp_path / 'local.py').unlink()
     commit('gone')
-    found = {name: claims._differs('first', name, 'local') for name in ('words', 'code', 'back')}
-    assert found == {'words': False, 'code': True, 'back': False}
+    names = 'words', 'code', 'value', 'back'
+    found = {name: claims._differs('first', name, 'local') for name in names}
+    assert found == dict(words=False, code=True, value=True, back=False)
     assert claims._differs('first', 'gone', 'local') is True
     assert claims._differs('first', 'no_such_commit', 'local') is None
     git = claims.provenance.git

@@ -133,7 +133,7 @@ class MemSizer(RecurrentMemory):
     )
     shift: str = field(
         'none',
-        'a view of the tokens just before, see `TokenShift`; none in the paper',
+        'how the layer also sees the tokens just before; none in the paper',
         among=EARLIER,
     )
 

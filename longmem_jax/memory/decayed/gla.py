@@ -25,12 +25,13 @@ class GatedLinearAttention(RecurrentMemory):
     """A matrix per head that fades by a gate per channel or head, given by each token."""
 
     gate: str = field(
-        'channel', "what has a gate; 'head' is simple GLA, without a golden", among=GATES
+        'channel', "what has a gate; 'head' is simple GLA, not compared with its code", among=GATES
     )
     gate_rank: int = field(16, 'rank of the map to the gates of channels', least=1)
     slowness: float = field(16.0, 'gates are raised to the power of 1 / slowness', above=0)
     tied: bool = field(
-        False, 'keys are what the gates of channels forget, 1 - gate, as in HGRN2; without a golden'
+        False,
+        'keys are what the gates of channels forget, 1 - gate, as in HGRN2; not compared with its code',
     )
     least_kept: float = field(
         0.0, 'share that every token leaves at least, below 1; the lower bound of HGRN2', least=0

@@ -62,7 +62,7 @@ class RetNet(RecurrentMemory):
 
     decay: str = field(
         'retnet',
-        "the rates of the heads; 'lightning' are those of Lightning Attention, without a golden",
+        "the rates of the heads; 'lightning': those of Lightning Attention, not compared with its code",
         among=DECAYS,
     )
     rotate: bool = field(True, 'queries and keys are rotated by their place in the document')

@@ -58,7 +58,7 @@ class LinearAttention(RecurrentMemory):
     epsilon: float = field(1e-6, 'smallest similarity, see `guard`', above=0)
     shift: str = field(
         'none',
-        'a view of the tokens just before, see `TokenShift`; none in the papers',
+        'how the layer also sees the tokens just before; none in the papers',
         among=EARLIER,
     )
     bias: bool = field(True, 'biases of the four projections; False = as `attention_bias`')
