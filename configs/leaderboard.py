@@ -8,6 +8,7 @@ group S5; with `:tiny` S3), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last
 Python's standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of
 64, for two cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it
 for all memories and makes the table, with feed-forward layers of a width that makes parameters equal.
+In RULER a step has as many tokens per lane as the longest document.
 All attention sees half of the token before (`token_shift`), and in RULER and BABILong, where what is
 looked up has several tokens, a part of each of the last eight: a layer that cannot single out what is
 just before would otherwise be worse in every task, for no reason of its memory, and the others would
@@ -117,8 +118,8 @@ def get_config(arg=''):
             if name in RULER:
                 own: dict[str, Any] = dict(lengths=sizes['ruler'][name], example=False)
                 config.train.num_steps = sizes['ruler_steps']
-                # A whole document per lane and step, so gradients reach what is looked up: with 128
-                # tokens most seeds learned to copy a number, but not to find where it begins.
+                # As many tokens per lane as the longest document. With 128 (`:tiny`) number and answer
+                # were rarely in one step; a seed that was looked into copied all but the first token.
                 segments = -(-own['lengths'][-1] // config.train.segment_length)
                 config.train.segments_per_step = segments
             else:

@@ -3,13 +3,13 @@
 python -m experiments.claims [--stale | --write | --read_pages]
 
 `claims.toml` has a claim per sentence: the cells of JSON files that it rests on, and what must hold
-for them. Printed is every claim with its verdict: it holds, it fails, cells are missing, or it holds and
-is stale, since the code of its memory, without comments and docstrings, is not what it was when its
-cells were measured (the table `again` has changes after which cells came out the same; these make none
-stale). The exit code is 1 if one fails or
-lacks cells. `--stale` prints the commands that measure stale ones again. `--write` writes
-the sentences, with the numbers of the cells, into the pages, between `<span id="claim-NAME">` and
-`</span>`. `--read_pages` reads tables that only a page has into `page.json`, see `page_tables.py`.
+for them. Printed is every claim with its verdict: it holds, it fails, cells are missing, or it holds
+and is stale, since the code of its memory, without comments, docstrings and texts of fields, is not
+what it was when its cells were measured (the table `again` has changes after which cells came out the
+same; these make none stale). The exit code is 1 if one fails or lacks cells. `--stale` prints the
+commands that measure stale ones again. `--write` writes the sentences, with the numbers of the cells,
+into the pages, between `<span id="claim-NAME">` and `</span>`. `--read_pages` reads tables that only a
+page has into `page.json`, see `page_tables.py`.
 
 A path of cells is 'FILE: key / key / ...', FILE of the table `files`; `*` is every key, `a|b` are two.
 What must hold is an expression, see `claim_language.py`.
@@ -199,7 +199,9 @@ def _program(blob: str) -> str | None:
             if isinstance(body[0].value, ast.Constant):
                 del body[0]
         if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'field':
-            del node.args[1:2]
+            words = node.args[1:2]
+            if words and isinstance(words[0], ast.Constant) and isinstance(words[0].value, str):
+                del node.args[1]
     return ast.dump(tree)
 
 

@@ -173,6 +173,8 @@ def test_comments_and_docstrings_are_no_code(one, tmp_path, monkeypatch):
     commit('words', local=f'{b}def f(x):\n    # Three.\n    return (x)\n', other='a = 1\n')
     commit('code', local=f'{b}def f(x):\n    return -x\n')
     commit('value', local="a = field(2, 'a')\ndef f(x):\n    return x\n")
+    commit('rule', local="a = field(1, 'a', least=1)\ndef f(x):\n    return x\n")
+    commit('name', local='a = field(1, f)\ndef f(x):\n    return x\n')
     commit('back', local=f'{a}def f(x):\n    return x\n')
     commit('broken', local='<<<<<<< a\n')
     assert claims._differs('first', 'broken', 'local') is True, (
@@ -180,9 +182,9 @@ def test_comments_and_docstrings_are_no_code(one, tmp_path, monkeypatch):
     )
     (tmp_path / 'local.py').unlink()
     commit('gone')
-    names = 'words', 'code', 'value', 'back'
+    names = 'words', 'code', 'value', 'rule', 'name', 'back'
     found = {name: claims._differs('first', name, 'local') for name in names}
-    assert found == dict(words=False, code=True, value=True, back=False)
+    assert found == dict(words=False, code=True, value=True, rule=True, name=True, back=False)
     assert claims._differs('first', 'gone', 'local') is True
     assert claims._differs('first', 'no_such_commit', 'local') is None
     git = claims.provenance.git
