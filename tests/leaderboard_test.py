@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from configs import leaderboard
 from experiments.leaderboard import __main__ as command
 from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
 from longmem_jax.config import checks, overrides
@@ -416,6 +417,17 @@ def test_a_memory_larger_than_the_model_has_the_least_width():
     config = rows.config_of('infini', 'tiny', 'mqar')
     assert rows.equal_width(config, 10) == 1
     assert rows.equal_width(config, rows.num_parameters(config)) == config.model.d_feed_forward
+
+
+@pytest.mark.parametrize('size', ['', 'tiny'])
+@pytest.mark.parametrize('task', leaderboard.RULER)
+def test_a_step_of_ruler_has_the_tokens_of_its_longest_document(task, size):
+    config = rows.config_of('delta_net', size, task)
+    tokens = config.train.segments_per_step * config.train.segment_length
+    longest = max(config.data.task.lengths)
+    assert longest <= tokens < longest + config.train.segment_length, (
+        'set segments_per_step in configs/leaderboard.py: with fewer, most seeds find no number'
+    )
 
 
 @pytest.mark.parametrize('option', ['--rows=nothing', '--columns=mqar,nothing', '--columns=recall'])
