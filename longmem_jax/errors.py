@@ -141,6 +141,13 @@ def unknown(what: str, given: Any, allowed: Iterable[Any], others: Iterable[Any]
     return f'{what} = {given!r}: {near}allowed are {", ".join(map(str, allowed))}'
 
 
+def no_field(of: str, given: str, fields: Iterable[str], others: Iterable[str] = ()) -> str:
+    """`of has no field 'x': ...`, with all fields and the nearest of them, or else of `others`."""
+    fields = sorted(fields)
+    near = nearest(given, fields) or nearest(given, others)
+    return f'{of} has no field {given!r}: {near}it has {", ".join(fields)}'
+
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LOCKED = (errno.EROFS, errno.EACCES, errno.EPERM)
 # Of a disk, of a mounted folder of another machine, or of the limits of the system.

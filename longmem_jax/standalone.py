@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.contract import Entry, ModelSettings
-from longmem_jax.errors import UsageError, unknown
+from longmem_jax.errors import UsageError, no_field, unknown
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.dropout import Dropout, asking_for_keys
 from longmem_jax.memory.alone import Surrounded, apart, module, parts_of, settings_read
@@ -316,7 +316,7 @@ def _require_known(memory: str, given: dict[str, Any]) -> None:
             allowed |= settings_read(make_layer(memory, **known).clone(parent=None)) & {*SETTINGS}
         except (UsageError, TypeError):  # the others make no layer
             allowed |= {*SETTINGS}
-        raise UsageError(unknown(f'a field of {memory}', wrong[0], sorted(allowed), SETTINGS))
+        raise UsageError(no_field(memory, wrong[0], allowed, SETTINGS))
 
 
 class _Settings(dict[str, Any]):

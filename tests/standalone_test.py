@@ -381,9 +381,9 @@ def test_settings_that_a_layer_does_not_read_are_refused(name, unread, read):
     assert not any(f'{field} = ' in said for field in read), 'settings_read did not see a use'
     defaults = {field: OF_MODEL[field] for field in unread}
     assert longmem_jax.make_layer(name, **sizes, **read, **defaults).memory == name
-    with pytest.raises(UsageError, match="'nonsense': allowed are ") as found:
+    with pytest.raises(UsageError, match="'nonsense': it has ") as found:
         longmem_jax.make_layer(name, **sizes, **read, nonsense=1)
-    listed = str(found.value).partition('allowed are ')[2].split(', ')
+    listed = str(found.value).partition('it has ')[2].split(', ')
     assert {*read} < {*listed} and not {*unread} & {*listed}, 'lists what is refused'
 
 
@@ -401,7 +401,7 @@ def test_a_mistyped_size_is_named():
                 UsageError, match="'rotary_bse': did you mean 'rotary_base'"
             ) as found:
                 make(d_model=16, rotary_bse=1e4, **sizes)
-        listed = str(found.value).partition('allowed are ')[2].split(', ')
+        listed = str(found.value).partition('it has ')[2].split(', ')
         assert ('rotary_base' in listed) != bool(sizes), 'without sizes no layer says what it takes'
 
 

@@ -16,7 +16,7 @@ from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import prng_problems
 from longmem_jax.devices.sharding import mesh_sizes
-from longmem_jax.errors import UsageError, nearest, unknown
+from longmem_jax.errors import UsageError, nearest, no_field
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.problems import above, at_least, at_most, between, require_none, under
@@ -166,7 +166,7 @@ def evaluation_model(config: Any) -> Any:
             continue
         for field, new in value.items():
             if field not in model[name]:
-                raise UsageError(unknown(f'a field of {where}', field, sorted(model[name])))
+                raise UsageError(no_field(where, field, model[name]))
             trained = LAYERS[name].recipe.trained if name in LAYERS else {}
             if field in trained and new != model[name][field]:
                 raise UsageError(

@@ -14,7 +14,7 @@ import ml_collections
 from longmem_jax.config import hybrids
 from longmem_jax.config.hybrids import is_pattern, names_of
 from longmem_jax.contract import Group, Recipe, Scale
-from longmem_jax.errors import UsageError, unknown
+from longmem_jax.errors import UsageError, no_field, unknown
 from longmem_jax.memory.registry import ATTENTION, LAYERS, used
 from longmem_jax.models.kinds import KINDS
 
@@ -106,7 +106,7 @@ def section(name: str, **changes: Any) -> dict[str, Any]:
     defaults = LAYERS[name].defaults()
     for field in changes:
         if field not in defaults:
-            raise UsageError(unknown(f'a field of {name}', field, sorted(defaults)))
+            raise UsageError(no_field(name, field, defaults))
     return defaults | changes
 
 
@@ -178,7 +178,7 @@ def _changed(
     main, allowed = next(iter(sections)), {field for part in sections.values() for field in part}
     for field in changes.fields:
         if field not in allowed:
-            raise UsageError(unknown(f'a field of {main}', field, sorted(allowed)))
+            raise UsageError(no_field(main, field, allowed))
     for fields in sections.values():
         fields.update({k: v for k, v in changes.fields.items() if k in fields})
     attention = changes.attention or recipe.attention or (main,) * scale.layers

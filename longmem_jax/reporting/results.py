@@ -90,5 +90,4 @@ def _gain(results: dict[str, Result], columns: int) -> list[tuple[str, ...]]:
     pair = sorted(results.values(), key=lambda result: result.memory == 'kept')
     without, kept = (result.bits_per_byte for result in pair)
     share = (without - kept) / without if without and math.isfinite(without) else 0.0
-    cells = ('gain by memory', f'{without - kept:.4f}', f'{share:.1%}')
-    return [(*cells, *[''] * (columns + 1 - len(cells)))]
+    return [('gain by memory', f'{without - kept:.4f} ({share:.1%})', *[''] * (columns - 1))]

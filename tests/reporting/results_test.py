@@ -29,7 +29,7 @@ def test_the_gain_is_that_over_no_memory_whatever_the_names(results):
     out = io.StringIO()
     show(Progress(0, log_every=0, out=out), results, {})
     (line,) = (line for line in out.getvalue().splitlines() if 'gain by memory' in line)
-    assert line.split()[-2:] == ['0.5000', '20.0%']
+    assert line.split()[-2:] == ['0.5000', '(20.0%)']  # one column of the table
 
 
 def test_results_are_written_with_sizes_and_what_they_depend_on(tmp_path):
