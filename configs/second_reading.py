@@ -49,20 +49,20 @@ def get_config(arg=''):
     scale: dict[str, Any] = dict(reach=2048, memories=16_384)
 
     def tiny(config):
-        """2 layers of 64, segments of 32 tokens; one to five minutes on a core.
+        """2 layers of 64, segments of 32 tokens; one to four minutes on a core.
 
         Most of the pieces are longer than a segment, so that memories are needed from the start; one
         wide head, since a matrix of keys and values holds as many pairs as its keys are wide.
         """
         size(config, layers=2, width=64, heads=1, feed_forward=128)
-        two_cores(config, steps=3000, lanes=8, segment=32)
+        two_cores(config, steps=1500, lanes=8, segment=32)
         config.model.vocab_size = config.data.tokenizer.size = 512
         config.data.task.update(eval_documents=48, lengths=(16, 64, 256))
         config.optimizer.learning_rate = 5e-3
         config.optimizer.b2, config.optimizer.warmup_steps = 0.99, 100
-        config.train.segments_per_step = 12  # 384 tokens per lane; a pair of copies has 320 at most
+        config.train.segments_per_step = 12  # 384 tokens per lane; pairs of copies have some 300 at most
         config.train.log_every = 50
-        config.train.evaluate_every = 1000
+        config.train.evaluate_every = 500
         config.evaluate.num_lanes = 16
         scale.update(
             reach=512, memories=2048, basis=64, samples=32, widths=(0.02, 0.05), slots=16, keys=16
