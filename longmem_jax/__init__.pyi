@@ -250,6 +250,7 @@ def GatedLinearAttention(
     key_dim: int = 0,
     value_dim: int = 0,
     convolution: int = 0,
+    output_gate: bool = True,
     epsilon: float = 1e-05,
     **settings: Unpack[Settings],
 ) -> Layer:
@@ -552,6 +553,7 @@ def RetNet(
     rotate: bool = True,
     key_dim: int = 0,
     value_dim: int = 0,
+    output_gate: bool = True,
     epsilon: float = 1e-06,
     **settings: Unpack[Settings],
 ) -> Layer:

@@ -134,7 +134,7 @@ def second_cells(tiny: bool) -> list[str]:
 def second(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     """Bits per byte saved on a second reading after 30 million tokens of training."""
     name, seed = cell.split('/')
-    flags = [f'--config.train.num_steps={2 if place.tiny else 15_000}']
+    flags = [f'--config.train.num_steps={2 if place.tiny else 10_000}']
     tokens = folder.parents[1] / 'tokens'
     tokens.mkdir(exist_ok=True)
     data = rows.config_of(rows.BASELINE, flags).data

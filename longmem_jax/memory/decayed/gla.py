@@ -41,13 +41,19 @@ class GatedLinearAttention(RecurrentMemory):
     convolution: int = field(
         0, 'tokens of short convolutions of queries, keys and values; 0 = none', least=0
     )
+    output_gate: bool = field(
+        True,
+        'what is read is multiplied by silu of a linear map; without it, small models find sooner what '
+        'is far',
+    )
     epsilon: float = field(1e-5, 'of the norm of what is read', above=0)
 
     def parts(self) -> None:
         settings, sizes = self.settings, self.sizes()
         width = self.key_dim or max(1, settings.head_dim // 2)
         self.projections = Projections(settings, key_dim=width, value_dim=sizes.value_dim)
-        self.out_gate = self.to_heads(sizes.value_dim)
+        if self.output_gate:
+            self.out_gate = self.to_heads(sizes.value_dim)
         self.norm = Norm('rmsnorm', self.epsilon)
         if self.gate == 'head':
             self.decay_kernel, self.decay_bias = (
@@ -114,7 +120,8 @@ class GatedLinearAttention(RecurrentMemory):
 
     def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
         """`W_o (silu(W_g x) RMSNorm(y))`, normalised per head with one weight for all heads."""
-        return self.projections.out(jax.nn.silu(self.out_gate(x)) * self.norm(y))
+        y = self.norm(y)
+        return self.projections.out(jax.nn.silu(self.out_gate(x)) * y if self.output_gate else y)
 
 
 zeros = jax.nn.initializers.zeros
@@ -153,7 +160,7 @@ ENTRY = memory(
     toy=dict(gate_rank=2, convolution=2, key_dim=8, epsilon=1e-2),
     variants=dict(
         paper=dict(gate_rank=2, convolution=0, key_dim=4, gradients=False),
-        simple=dict(gate='head', slowness=2.0),
+        simple=dict(gate='head', slowness=2.0, output_gate=False),
         hgrn2=dict(tied=True, slowness=1.0, least_kept=0.1),
     ),
 )

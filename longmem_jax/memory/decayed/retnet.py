@@ -68,16 +68,23 @@ class RetNet(RecurrentMemory):
     rotate: bool = field(True, 'queries and keys are rotated by their place in the document')
     key_dim: int = field(0, 'width of a key; 0 = head_dim', least=0, share='head_dim')
     value_dim: int = field(0, 'width of a value; 0 = twice head_dim', least=0)
+    output_gate: bool = field(
+        True,
+        'what is read is multiplied by silu of a linear map; without it, small models find sooner what '
+        'is far',
+    )
     epsilon: float = field(1e-6, 'of the norm of what is read', above=0)
 
     def parts(self) -> None:
         width = self.value_dim or 2 * self.settings.head_dim
         self.projections = Projections(self.settings, key_dim=self.key_dim, value_dim=width)
-        self.gate = self.to_heads(width)
+        if self.output_gate:
+            self.gate = self.to_heads(width)
 
     def state(self) -> jax.Array:
         """S [key_dim, value_dim]."""
-        return jnp.zeros((self.projections.key.head_dim, self.gate.head_dim), self.float32)
+        maps = self.projections
+        return jnp.zeros((maps.key.head_dim, maps.value.head_dim), self.float32)
 
     def inputs(self, x: jax.Array, lane: Lane) -> tuple[jax.Array, ...]:
         """Queries and keys [heads, n, key_dim], values [heads, n, value_dim], log decay [heads, n]."""
@@ -105,7 +112,7 @@ class RetNet(RecurrentMemory):
     def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
         """`W_o (silu(W_g x) RMSNorm(y))`, normalised per head without a weight."""
         y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + self.epsilon)
-        return self.projections.out(jax.nn.silu(self.gate(x)) * y)
+        return self.projections.out(jax.nn.silu(self.gate(x)) * y if self.output_gate else y)
 
 
 def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
@@ -134,6 +141,13 @@ ENTRY = memory(
     ),
     toy=dict(value_dim=8),
     variants=dict(
-        lightning=dict(decay='lightning', rotate=False, key_dim=6, value_dim=16, gradients=False),
+        lightning=dict(
+            decay='lightning',
+            rotate=False,
+            key_dim=6,
+            value_dim=16,
+            output_gate=False,
+            gradients=False,
+        ),
     ),
 )
