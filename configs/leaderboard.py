@@ -160,7 +160,8 @@ def get_config(arg=''):
             fill=sizes['fill'],
         )
 
-    argument = arg if 'task=' in arg else ','.join(filter(None, (arg, 'task=mqar')))
+    named = {item.partition('=')[0].strip() for item in arg.split(',')}
+    argument = arg if 'task' in named else ','.join(filter(None, (arg, 'task=mqar')))
     return variant(
         config, argument, memory='local', memories=memories, scale=scale, tiny=tiny, task=task
     )

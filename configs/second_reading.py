@@ -60,7 +60,7 @@ def get_config(arg=''):
         config.data.task.update(eval_documents=48, lengths=(16, 64, 256))
         config.optimizer.learning_rate = 5e-3
         config.optimizer.b2, config.optimizer.warmup_steps = 0.99, 100
-        config.train.segments_per_step = 12  # 384 tokens per lane; pairs of copies have some 300 at most
+        config.train.segments_per_step = 12  # 384 tokens per lane; a pair has some 300 at most
         config.train.log_every = 50
         config.train.evaluate_every = 500
         config.evaluate.num_lanes = 16

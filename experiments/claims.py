@@ -109,7 +109,8 @@ def _below(tree: Any, path: list[str], run: dict[str, Any], keys: tuple[str, ...
     several = first == '*' or '|' in first
     for key in known if first == '*' else first.split('|'):
         if key not in known:
-            raise Missing(f'no {key!r} among {", ".join(known) or "numbers"}')
+            at = f' of {", ".join(keys)}' if keys else ''
+            raise Missing(f'no {key!r} among {", ".join(known) or "numbers"}{at}')
         yield from _below(tree[key], rest, run, (*keys, key) if several else keys)
 
 
@@ -122,7 +123,10 @@ def found(paths: str | list[str]) -> tuple[Cells, list[dict[str, Any]]]:
     cells = []
     for path in [paths] if isinstance(paths, str) else paths:
         file, _, inside = path.partition(': ')
-        more = list(_below(_tree(file), [key.strip() for key in inside.split(' / ')], {}, ()))
+        try:
+            more = list(_below(_tree(file), [key.strip() for key in inside.split(' / ')], {}, ()))
+        except Missing as error:
+            raise Missing(f'{path}: {error}') from None
         if not more:
             raise Missing(f'{path}: no cells')
         cells += more
@@ -338,7 +342,11 @@ def main(given: list[str]) -> int:
             page_tables.read(file)
         return 0
     if options.write:
-        write()
+        try:
+            write()
+        except Missing as error:
+            print(f'Nothing more is written: {error}')
+            return 1
         return 0
     if options.stale:
         if provenance.COMMIT is None:

@@ -146,7 +146,9 @@ def run(options: argparse.Namespace) -> None:
                 )
         folder = point.file(options.output, 0).parent
         try:
-            cells = measure.scores(row, column(options.size), config, '', missing, folder)
+            cells = measure.scores(
+                row, column(options.size), config, '', missing, folder, row.flags
+            )
             for seed, cell in cells if missing else ():
                 cell |= point._asdict() | {'seed': seed}
                 file = point.file(options.output, seed)

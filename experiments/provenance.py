@@ -2,18 +2,20 @@
 
 import datetime
 import importlib.metadata
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from longmem_jax import files
+from longmem_jax.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 
@@ -75,3 +77,31 @@ def save(path: Path, content: Any, seeds: Iterable[int], device: str = '') -> An
     written = marked if isinstance(content, list) else marked[0]
     files.write_json(path, written)
     return written
+
+
+def read(path: Path, *keys: str) -> Any:
+    """The numbers of a JSON file that an experiment wrote, which have at least these keys.
+
+    Raises:
+      UsageError: it is damaged, or something else.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise UsageError(f'{path}: {error}; delete it, or choose another --output') from None
+    if not isinstance(found, dict) or (absent := [key for key in keys if key not in found]):
+        words = 'it is no dictionary' if not isinstance(found, dict) else f'without {absent[0]!r}'
+        raise UsageError(
+            f'{path}: is no file of this experiment ({words}); delete it, or choose another --output'
+        )
+    return found
+
+
+def require_same(where: Path | str, before: Sequence[str], now: Sequence[str]) -> None:
+    """Raises `UsageError` if what is there was run with other flags than what is to be run."""
+    if list(before) != list(now):
+        were, wanted = (shlex.join(flags) or 'no flags' for flags in (before, now))
+        raise UsageError(
+            f'{where}: was run with {were}, not with {wanted}. All numbers of a folder have the same '
+            'flags: choose another --output, or delete it.'
+        )

@@ -5,6 +5,9 @@ from typing import Any
 
 from absl import flags
 
+from longmem_jax.config.checks import LARGEST_SEED
+
+MOST = 10_000  # seeds of a number of seeds
 HELP = 'how many (3 = 0, 1, 2), or which: 11,23; one seed is 11,'
 
 
@@ -16,12 +19,15 @@ def seed_numbers(text: str) -> list[int]:
     """
     items = text.removesuffix(',').split(',')
     listed = ',' in text
-    if not all(item.isdecimal() for item in items) or len(set(items)) < len(items):
+    if not all(item.isdecimal() for item in items) or len({*map(int, items)}) < len(items):
         raise argparse.ArgumentTypeError(
             f'{text!r}: must be a number of seeds, such as 3, or different seeds, such as 11,23'
         )
     if not listed and not int(text):
         raise argparse.ArgumentTypeError(f'{text!r}: must be at least 1')
+    if (most := max(map(int, items))) > (LARGEST_SEED if listed else MOST):
+        words = f'seeds are at most {LARGEST_SEED}' if listed else f'at most {MOST} seeds'
+        raise argparse.ArgumentTypeError(f'{text!r}: {most} is too large; {words}')
     return [int(item) for item in items] if listed else list(range(int(text)))
 
 

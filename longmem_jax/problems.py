@@ -60,12 +60,16 @@ def differing(first: Any, second: Any, where: str = '') -> list[tuple[str, Any, 
     ]
 
 
+def _finite(given: Any) -> str:
+    return ', and finite' if given == math.inf else ''
+
+
 def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
-    """Problems of fields below `least`."""
+    """Problems of fields that are below `least`, or infinite."""
     return [
-        f'{name} = {fields[name]}: must be at least {least}'
+        f'{name} = {fields[name]}: must be at least {least}{_finite(fields[name])}'
         for name in names
-        if not fields[name] >= least
+        if not least <= fields[name] < math.inf
     ]
 
 
@@ -112,11 +116,11 @@ def at_most(fields: Mapping[str, Any], most: Mapping[str, float]) -> list[str]:
 
 
 def above(fields: Mapping[str, Any], limit: float, *names: str) -> list[str]:
-    """Problems of fields that are not above `limit`."""
+    """Problems of fields that are not above `limit`, or infinite."""
     return [
-        f'{name} = {fields[name]}: must be above {limit}'
+        f'{name} = {fields[name]}: must be above {limit}{_finite(fields[name])}'
         for name in names
-        if not fields[name] > limit
+        if not limit < fields[name] < math.inf
     ]
 
 

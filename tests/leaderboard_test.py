@@ -7,6 +7,7 @@ import re
 import shutil
 
 import pytest
+from flax.serialization import msgpack_serialize
 
 from configs import leaderboard
 from experiments.leaderboard import __main__ as command
@@ -45,7 +46,7 @@ def ran(monkeypatch):
     """Replaces what is measured; the list of (column, row, seeds)."""
     seen = []
 
-    def scores(row, column, config, size, seeds, folder):
+    def scores(row, column, config, size, seeds, folder, given):
         seen.append((column.name, row.name, seeds))
         for seed in seeds:
             yield seed, cell(column.name, seed)
@@ -77,8 +78,25 @@ def test_a_cell_is_not_that_of_other_settings(tmp_path, ran):
     command.main([*given, '--', '--config.model.infini.rule=delta'])
     command.main([*given, '--', '--config.model.infini.rule=delta'])
     assert len(ran) == 1
-    with pytest.raises(UsageError, match='was run with --config.* after --, not with nothing'):
+    with pytest.raises(UsageError, match='seed 0: was run with --config.*, not with no flags'):
         command.main(given)
+    # Nor are those of other rows and columns, and of the other size: they stand in one table.
+    with pytest.raises(UsageError, match='not with no flags'):
+        command.main([f'--output={tmp_path}', '--rows=linear', '--columns=stdlib'])
+    with pytest.raises(UsageError, match='not with --full --config'):
+        command.main([*given, '--full', '--', '--config.model.infini.rule=delta'])
+    assert len(ran) == 1
+
+
+def test_a_begun_seed_of_other_settings_is_refused(tmp_path):
+    file = tmp_path / '0.msgpack'
+    file.write_bytes(msgpack_serialize({'steps': 2, 'given': ['--config.train.num_steps=2']}))
+    assert measure._begun(file, ['--config.train.num_steps=2'])['steps'] == 2
+    with pytest.raises(UsageError, match='num_steps=2, not with no flags'):
+        measure._begun(file, [])
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(UsageError, match='is damaged'):
+        measure._begun(file, [])
 
 
 def test_floors_take_the_flags_of_data_alone(tmp_path, monkeypatch):
@@ -88,6 +106,9 @@ def test_floors_take_the_flags_of_data_alone(tmp_path, monkeypatch):
     options = command.parse([f'--output={tmp_path}', '--rows=delta_net', '--', *flags])
     command._floors(options, columns.COLUMNS['mqar'], 'tiny')
     assert cells.finished(tmp_path, 'mqar', cells.FLOORS, 0)['scores'] == '((32, 3),)'
+    options = command.parse([f'--output={tmp_path}', '--rows=delta_net'])
+    with pytest.raises(UsageError, match='floors, mqar: was run with .--config.data'):
+        command._floors(options, columns.COLUMNS['mqar'], 'tiny')
 
 
 def test_published_cells_are_taken(tmp_path, ran):
@@ -111,7 +132,7 @@ def test_a_failed_cell_is_told_and_tried_again(tmp_path, ran, monkeypatch, capsy
         return works(row, *rest)
 
     monkeypatch.setattr(command.measure, 'scores', fails)
-    command.main(given)
+    assert command.main(given) == 1
     told = capsys.readouterr().out
     assert 'mqar, local: failed' in told and 'because' in told
     assert ran == [('mqar', 'infini', [0])]

@@ -18,7 +18,7 @@ def ran(monkeypatch):
     """Replaces training and tests; the list of (flags, seeds)."""
     seen = []
 
-    def scores(row, column, config, size, seeds, folder):
+    def scores(row, column, config, size, seeds, folder, given):
         seen.append((row.flags, seeds))
         rate = config.optimizer.learning_rate
         for seed in seeds:

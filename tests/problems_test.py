@@ -1,5 +1,7 @@
 """The rules for fields: one line per problem, with the value given and the values allowed."""
 
+import math
+
 import pytest
 
 from longmem_jax import problems
@@ -11,6 +13,9 @@ FIELDS = dict(size=0, share=1.0, kind='firts', ramp=3)
 def test_each_rule_names_the_field_what_was_given_and_what_is_allowed():
     assert problems.at_least(FIELDS, 1, 'size', 'ramp') == ['size = 0: must be at least 1']
     assert problems.above(FIELDS, 0, 'size', 'share') == ['size = 0: must be above 0']
+    endless = dict(size=math.inf)
+    assert problems.above(endless, 0, 'size') == ['size = inf: must be above 0, and finite']
+    assert problems.at_least(endless, 0, 'size') == ['size = inf: must be at least 0, and finite']
     assert problems.one_of(FIELDS, kind=('first', 'last'), ramp=(3,)) == [
         "kind = 'firts': did you mean 'first'? allowed are first, last"
     ]

@@ -1,5 +1,8 @@
 """The second reading as an experiment: rows, rules without a model, table; and a whole, small run."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,55 @@ def test_the_table_has_what_the_second_copy_saves():
         '| `infini` | 65.5 | 2 | 3.00 | 0.75 (0.50 - 1.00) | 0.12 (0.00 - 0.25) |',
         '| xz |  |  | 4.00 | 3.50 | not run |',
     ]
+
+
+def test_the_page_has_the_published_numbers():
+    folder = Path(report.__file__).parent
+    page = (folder / 'README.md').read_text()
+    for line in report.table(report.collect(folder)).splitlines():
+        assert line in page, f'put this line into {folder / "README.md"}: {line}'
+
+
+def cell(first=3.0, second=3.0, flags=(), lengths=(128, 256)):
+    bits = {str(n): {'first': first, 'second': second} for n in lengths}
+    return {'flags': list(flags), 'bits': bits, 'state_bytes': 1000, 'run': {}}
+
+
+def test_numbers_of_other_flags_and_damaged_files_are_refused(tmp_path):
+    """Whatever rows and seeds are asked for: a table has one training."""
+    flag, path = '--config.train.num_steps=2', tmp_path / 'local' / '1.json'
+    path.parent.mkdir()
+    path.write_text(json.dumps(cell(flags=[flag])))
+    command.require_same(tmp_path, [flag])
+    with pytest.raises(UsageError, match='seed 1: was run with --config.train.num_steps=2, not'):
+        command.require_same(tmp_path, [])
+    (tmp_path / 'notes').mkdir()
+    (tmp_path / 'notes' / 'mine.json').write_text('{}')
+    assert list(report.collect(tmp_path)) == ['local'], 'folders of others are left alone'
+    for text, said in (('{"fl', 'delete it'), ('{"foo": 1}', "without 'flags'")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            report.collect(tmp_path)
+
+
+def test_lengths_beyond_two_that_saved_nothing_are_left_out_and_shorter_ones_are_not():
+    bits = cell(lengths=(128, 256))['bits']
+    assert command._is_over(bits, 1024)
+    assert not command._is_over(bits, 256) and not command._is_over(bits, 64)
+    assert not command._is_over(cell(second=2.5)['bits'], 1024)
+
+
+def test_bad_lengths_are_said(tmp_path, capsys):
+    for text in ('0', '-5', 'a', ''):
+        with pytest.raises(SystemExit):
+            command.parse([f'--output={tmp_path}', f'--lengths={text}'])
+        assert 'numbers of bytes above 0' in capsys.readouterr().err
+    assert command.lengths_of('256,128,256') == [128, 256]
+
+
+def test_flags_of_data_are_for_all_rows():
+    flags = ['--config.model.infini.rule=delta', '--config.data.seed', '5']
+    assert command.of_data(flags) == ['--config.data.seed=5']
 
 
 @pytest.mark.slow  # learns a vocabulary, compiles a training and two readings

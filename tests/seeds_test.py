@@ -15,8 +15,11 @@ EXPERIMENTS = Path(seeds.__file__).parent
 def test_seeds_are_a_number_or_a_list():
     assert seeds.seed_numbers('3') == [0, 1, 2] and seeds.seed_numbers('11,23') == [11, 23]
     assert seeds.seed_numbers('11,') == [11]
-    for wrong in ('0', '', '1,1', '-1', 'a', ',', '1,,2'):
+    for wrong in ('0', '', '1,1', '1,01', '-1', 'a', ',', '1,,2'):
         with pytest.raises(argparse.ArgumentTypeError, match='11,23|at least 1'):
+            seeds.seed_numbers(wrong)
+    for wrong in ('4294967296,', '99999999999'):
+        with pytest.raises(argparse.ArgumentTypeError, match='too large'):
             seeds.seed_numbers(wrong)
 
 

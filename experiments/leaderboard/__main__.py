@@ -12,15 +12,16 @@ has taken `--minutes` in all. `--minutes=0` runs nothing: it only writes the tab
 """
 
 import argparse
-import shlex
 import sys
 import traceback
 from pathlib import Path
 
 import jax
 
+from experiments import provenance
 from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
 from experiments.seeds import add_seeds
+from longmem_jax.config import overrides
 from longmem_jax.errors import UsageError
 
 SEED = 0  # of times: parameters do not change them
@@ -55,28 +56,46 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument('--novels', default='')
     parser.add_argument('--full', action='store_true', help='the large backbone, for accelerators')
     options = parser.parse_args(given[:cut])
+    if not options.minutes >= 0:
+        parser.error(f'--minutes={options.minutes}: must be 0 or more')
     options.flags = given[cut + 1 :]
     return options
 
 
-def main(given: list[str]) -> None:
-    """Runs the command."""
-    options = parse(given)
+def main(given: list[str]) -> int:
+    """Runs the command; returns its exit code, 1 if a cell failed."""
+    options, failed = parse(given), 0
     if options.minutes > 0:
-        run(options)
+        require_same(options)
+        failed = run(options)
     options.output.mkdir(parents=True, exist_ok=True)
     found = table.collect(options.output)
     text = table.write(options.output, found, len(options.seeds))
     pictures.draw(found, options.output)
     print(text)
+    return min(failed, 1)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Runs the cells that are missing.
+def settings(options: argparse.Namespace) -> list[str]:
+    """What all cells of a folder must have been run with."""
+    return ['--full'] * options.full + options.flags
+
+
+def require_same(options: argparse.Namespace) -> None:
+    """Raises `UsageError` if a cell of the folder was run with other settings."""
+    for column, by_row in table.collect(options.output).items():
+        for row, several in table.memories(by_row).items():
+            for seed, cell in several.items():
+                where = f'{options.output}: {row}, {column}, seed {seed}'
+                provenance.require_same(where, cell.get('given', []), settings(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the cells that are missing; returns how many rows of columns failed.
 
     After a failed cell its row continues with the next one; the next call tries the failed one again.
     """
-    size, baseline = '' if options.full else 'tiny', None
+    size, baseline, failed = '' if options.full else 'tiny', None, 0
     for column in map(columns.COLUMNS.__getitem__, options.columns):
         if column.name == 'novels' and not options.novels:
             print('novels: not run: no --novels=FOLDER', flush=True)
@@ -102,39 +121,32 @@ def run(options: argparse.Namespace) -> None:
                     found = [(SEED, speed_cell(row, config, baseline))]
                 else:
                     folder = cells.path(options.output, column.name, name, 0).parent
-                    found = measure.scores(row, column, config, size, seeds, folder)
+                    found = measure.scores(
+                        row, column, config, size, seeds, folder, settings(options)
+                    )
                 for seed, cell in found:
-                    if options.flags:
-                        cell['given'] = options.flags
+                    if settings(options):
+                        cell['given'] = settings(options)
                     cells.save(options.output, column.name, name, seed, cell)
                     print(
                         f'{label}, seed {seed}: {cell["seconds"]:.0f} s, {cell["scores"]}',
                         flush=True,
                     )
+            except UsageError as error:
+                failed += 1
+                print(f'{label}: not run: {error}', flush=True)
             except Exception:  # whatever it is, other rows can still be measured
+                failed += 1
                 print(f'{label}: failed\n{traceback.format_exc()}', flush=True)
             if column.name != 'speed':
                 jax.clear_caches()
+    return failed
 
 
 def missing(options: argparse.Namespace, column: str, name: str) -> list[int]:
-    """The seeds of a row and a column that have no cell.
-
-    Raises:
-      UsageError: there is a cell with other settings after `--`.
-    """
-    absent = []
-    for seed in options.seeds if column != 'speed' else [SEED]:
-        cell = cells.finished(options.output, column, name, seed)
-        if cell is None:
-            absent.append(seed)
-        elif cell.get('given', []) != options.flags:
-            were, now = (shlex.join(f) or 'nothing' for f in (cell.get('given', []), options.flags))
-            raise UsageError(
-                f'{options.output}: {name}, {column}, seed {seed} was run with {were} after --, not '
-                f'with {now}. Give another --output.'
-            )
-    return absent
+    """The seeds of a row and a column that have no cell."""
+    seeds = options.seeds if column != 'speed' else [SEED]
+    return [seed for seed in seeds if not cells.finished(options.output, column, name, seed)]
 
 
 def used(output: Path, row: str) -> float:
@@ -150,7 +162,7 @@ def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[
     times, size = speed.speed(config, baseline)
     return {
         'scores': {'speed': times},
-        'parameters': row.parameters,
+        'parameters': rows.num_parameters(config),
         'positions': row.positions,
         'flags': row.flags,
         'state_bytes': size,
@@ -169,19 +181,25 @@ def _baseline(options: argparse.Namespace, column: columns.Column, size: str) ->
 
 def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> None:
     """Scores rules without a learned memory, once for all rows; of the flags those of data count."""
-    if cells.finished(options.output, column.name, cells.FLOORS, SEED) is not None:
+    _, changes = overrides.split_arguments(options.flags)
+    flags = [f'--config.{path}={text}' for path, text in changes if path.startswith('data.')]
+    given = ['--full'] * options.full + flags
+    there = cells.finished(options.output, column.name, cells.FLOORS, SEED)
+    if there is not None:
+        where = f'{options.output}: floors, {column.name}'
+        provenance.require_same(where, there.get('given', []), given)
         return
     row = rows.row(rows.BASELINE, size, column.task)
-    flags = [flag for flag in options.flags if flag.startswith('--config.data.')]
     config = measure.config_of(
         row, column, size, flags, options.novels, options.output / column.name
     )
     found = measure.floors(column, config, size)
-    cells.save(options.output, column.name, cells.FLOORS, SEED, {'scores': found})
+    cell = {'scores': found} | ({'given': given} if given else {})
+    cells.save(options.output, column.name, cells.FLOORS, SEED, cell)
 
 
 if __name__ == '__main__':
     try:
-        main(sys.argv[1:])
+        sys.exit(main(sys.argv[1:]))
     except UsageError as error:
         sys.exit(f'UsageError: {error}')

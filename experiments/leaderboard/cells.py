@@ -5,11 +5,11 @@ with DIR/leaderboard.json.
 """
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
 from experiments import provenance
+from longmem_jax.errors import UsageError
 
 FILE = 'leaderboard.json'
 FLOORS = 'floors'  # the row of rules without a learned memory
@@ -30,7 +30,9 @@ def of_row(output: Path, column: str, row: str) -> dict[int, dict[str, Any]]:
     brought = _brought(output / FILE).get(column, {}).get(row, {})
     found = {int(seed): cell for seed, cell in brought.items()}
     for file in (output / column / row).glob('*.json'):
-        found[int(file.stem)] = json.loads(file.read_text())
+        if not file.stem.isdecimal():
+            raise UsageError(f'{file}: is no cell, whose name is its seed; move it elsewhere')
+        found[int(file.stem)] = provenance.read(file, 'scores')
     return dict(sorted(found.items()))
 
 
@@ -44,4 +46,4 @@ def save(output: Path, column: str, row: str, seed: int, cell: dict[str, Any]) -
 @functools.lru_cache(maxsize=1)
 def _brought(file: Path) -> dict[str, Any]:
     """The cells of `leaderboard.json` as it was when the program began; {} if there is none."""
-    return json.loads(file.read_text()) if file.exists() else {}
+    return provenance.read(file) if file.exists() else {}

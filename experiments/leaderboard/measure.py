@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
+from experiments import provenance
 from experiments.leaderboard import rows
 from experiments.leaderboard.columns import ABOVE, ANSWERS, FAR, Asked, Column
 from experiments.short_trainings import Trained, Trainer
@@ -15,6 +16,7 @@ from experiments.speed.bench import state_bytes
 from longmem_jax import files
 from longmem_jax.config import overrides
 from longmem_jax.data import load
+from longmem_jax.errors import UsageError
 from longmem_jax.evaluation import floors as rules
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
@@ -45,11 +47,18 @@ def config_of(
 
 
 def scores(
-    row: rows.Row, column: Column, config: Any, size: str, seeds: list[int], folder: Path
+    row: rows.Row,
+    column: Column,
+    config: Any,
+    size: str,
+    seeds: list[int],
+    folder: Path,
+    given: list[str],
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Trains and scores a row with several seeds; compiles once.
 
-    `folder` has the parameters of a seed whose surface is begun; it is taken up from there.
+    `folder` has the parameters of a seed whose surface is begun; it is taken up from there. `given`:
+    the settings of the command, which must be those it was begun with.
 
     Yields:
       A seed and its cell: `scores`, steps, `decided`, `parameters`, `positions`, `state_bytes`,
@@ -60,11 +69,11 @@ def scores(
     for seed in seeds:
         began, file = time.monotonic(), folder / f'{seed}.msgpack'
         if file.exists():
-            begun = msgpack_restore(file.read_bytes())
+            begun = _begun(file, given)
         else:
             trained = trainer.train(seed, ENOUGH if answers else None, RECENT)
             begun = {name: jax.device_get(getattr(trained, name)) for name in KEPT}
-            begun |= {'scores': {}, 'seconds': 0.0}
+            begun |= {'scores': {}, 'seconds': 0.0, 'given': given}
         trained = Trained(trainer.seeded(seed), *(begun[name] for name in KEPT))
         if answers:
             asked = column.asked(config, size)
@@ -87,7 +96,7 @@ def scores(
                 'training': [
                     line['accuracy'] if answers else line['loss'] for line in trained.lines
                 ],
-                'parameters': row.parameters,
+                'parameters': sum(leaf.size for leaf in jax.tree.leaves(trained.params)),
                 'positions': row.positions,
                 'flags': row.flags,
                 'state_bytes': _state_bytes(trained),
@@ -95,6 +104,16 @@ def scores(
             },
         )
         file.unlink(missing_ok=True)
+
+
+def _begun(file: Path, given: list[str]) -> dict[str, Any]:
+    """What is kept of a seed that was begun."""
+    try:
+        begun = msgpack_restore(file.read_bytes())
+    except ValueError as error:
+        raise UsageError(f'{file}: is damaged ({error}); delete it') from None
+    provenance.require_same(file, begun.get('given', []), given)
+    return begun
 
 
 def _state_bytes(trained: Trained) -> int:

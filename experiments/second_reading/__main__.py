@@ -12,7 +12,6 @@ and .png.
 """
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -27,6 +26,7 @@ from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from experiments.speed.bench import state_bytes
 from longmem_jax import files
+from longmem_jax.config import overrides
 from longmem_jax.data import load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.sets import second_reading
@@ -52,9 +52,9 @@ def tested(config: Any, length: int, copies: int) -> Any:
     return data
 
 
-def _is_over(bits: dict[str, dict[str, float]]) -> bool:
-    """Whether the longest two texts have saved less than `LEAST`."""
-    longest = sorted(bits, key=int)[-2:]
+def _is_over(bits: dict[str, dict[str, float]], length: int) -> bool:
+    """Whether the longest two texts below a length have saved less than `LEAST`."""
+    longest = sorted((n for n in bits if int(n) < length), key=int)[-2:]
     return len(longest) == 2 and all(bits[n]['first'] - bits[n]['second'] < LEAST for n in longest)
 
 
@@ -69,11 +69,11 @@ class Runs:
     def run(self, seed: int, lengths: list[int], flags: list[str]) -> None:
         """Adds what a seed's cell lacks."""
         path = self._folder / f'{seed}.json'
-        cell = json.loads(path.read_text()) if path.exists() else {'flags': flags}
-        self._require_same(path, cell['flags'], flags)
+        cell = provenance.read(path, 'flags') if path.exists() else {'flags': flags}
+        provenance.require_same(path, cell['flags'], flags)
         bits = cell.setdefault('bits', {})
         missing = [length for length in sorted(lengths) if str(length) not in bits]
-        if not missing or _is_over(bits):
+        if all(_is_over(bits, length) for length in missing):
             return
         params = self._trained(seed, flags)
         model = self._trainer.shared.evaluation_model
@@ -85,6 +85,8 @@ class Runs:
             'state_bytes': state_bytes(state),
         }
         for length in missing:
+            if _is_over(bits, length):
+                continue
             began = time.monotonic()
             found = self._test(seed, params, length)
             bits[str(length)] = found
@@ -95,24 +97,18 @@ class Runs:
             )
             cell.pop('run', None)
             provenance.save(path, cell, [seed])
-            if _is_over(bits):
-                return
-
-    def _require_same(self, path: Path, before: list[str], flags: list[str]) -> None:
-        """Raises `UsageError` if a file is of a training with other flags."""
-        if list(before) != flags:
-            raise UsageError(
-                f'{path}: is of {" ".join(before) or "no flags"}, not of {" ".join(flags) or "none"}; '
-                'choose another --output, or delete it.'
-            )
 
     def _trained(self, seed: int, flags: list[str]) -> Any:
         """The parameters of a seed, from its file or from a training."""
         path = self._folder / f'{seed}.msgpack'
         if path.exists():
-            found = msgpack_restore(path.read_bytes())
-            self._require_same(path, found['flags'], flags)
-            return found['params']
+            try:
+                found = msgpack_restore(path.read_bytes())
+                before, params = found['flags'], found['params']
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(f'{path}: is damaged ({error}); delete it.') from None
+            provenance.require_same(path, before, flags)
+            return params
         began = time.monotonic()
         trained = self._trainer.train(seed, None, 100)
         last = trained.lines[-1]
@@ -145,10 +141,14 @@ class Runs:
         return found
 
 
-def floor_cells(config: Any, output: Path, lengths: list[int]) -> None:
-    """Writes what xz and n-grams with a cache save, for the documents of seed 0."""
+def floor_cells(config: Any, output: Path, lengths: list[int], flags: list[str]) -> None:
+    """Writes what xz and n-grams with a cache save, for the documents of seed 0.
+
+    `flags`: of the data, which `config` has.
+    """
     path = output / FLOORS / '0.json'
-    cell = json.loads(path.read_text()) if path.exists() else {}
+    cell = provenance.read(path) if path.exists() else {'flags': flags}
+    provenance.require_same(path, cell.get('flags', []), flags)
     missing = [length for length in lengths if str(length) not in cell.get('xz', {})]
     if not missing:
         return
@@ -170,6 +170,31 @@ def floor_cells(config: Any, output: Path, lengths: list[int]) -> None:
     provenance.save(path, cell, [0])
 
 
+def lengths_of(text: str) -> list[int]:
+    """The bytes of '128,1024'."""
+    items = text.split(',')
+    if not all(item.isdecimal() and int(item) for item in items):
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: must be numbers of bytes above 0, such as 128,1024'
+        )
+    return sorted({int(item) for item in items})
+
+
+def of_data(flags: list[str]) -> list[str]:
+    """The flags that all rows and the floors have in common, as `--config.data.FIELD=VALUE`."""
+    _, changes = overrides.split_arguments(flags)
+    return [f'--config.{path}={text}' for path, text in changes if path.startswith('data.')]
+
+
+def require_same(output: Path, flags: list[str]) -> None:
+    """Raises `UsageError` if a number of a folder was trained with other flags."""
+    for name, cells in report.collect(output).items():
+        if name != FLOORS:
+            for seed, cell in cells.items():
+                wanted = [*rows.row(name).flags, *flags]
+                provenance.require_same(f'{output}: {name}, seed {seed}', cell['flags'], wanted)
+
+
 def parse(given: list[str]) -> argparse.Namespace:
     """The options; `flags` are those after `--`."""
     cut = given.index('--') if '--' in given else len(given)
@@ -184,10 +209,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     )
     add_seeds(parser, default='5')
     parser.add_argument(
-        '--lengths',
-        type=lambda text: [int(item) for item in text.split(',')],
-        default=list(LENGTHS),
-        help='bytes of a copy',
+        '--lengths', type=lengths_of, default=list(LENGTHS), help='bytes of a copy: 128,1024'
     )
     options = parser.parse_args(given[:cut])
     for name in options.rows:
@@ -201,14 +223,17 @@ def main(given: list[str]) -> None:
     """Runs the command."""
     options = parse(given)
     options.output.mkdir(parents=True, exist_ok=True)
-    baseline = rows.config_of(rows.BASELINE, options.flags)
+    configs = {name: rows.config_of(name, options.flags) for name in options.rows}
+    require_same(options.output, options.flags)
+    data_flags = of_data(options.flags)
+    baseline = rows.config_of(rows.BASELINE, data_flags)
     load.make_tokenizer(baseline.data, options.output)
     kind, size = baseline.data.tokenizer.kind, baseline.data.tokenizer.size
     path = baseline.data.tokenizer.path or options.output / f'tokenizer.{kind}.{size}.json'
-    floor_cells(baseline, options.output, options.lengths)
-    for name in options.rows:
-        flags = [*options.flags, f'--config.data.tokenizer.path={path}']
-        runs = Runs(name, rows.config_of(name, flags), options.output / name)
+    floor_cells(baseline, options.output, options.lengths, data_flags)
+    for name, config in configs.items():
+        config.data.tokenizer.path = str(path)
+        runs = Runs(name, config, options.output / name)
         for seed in options.seeds:
             runs.run(seed, options.lengths, [*rows.row(name).flags, *options.flags])
         jax.clear_caches()
@@ -216,4 +241,7 @@ def main(given: list[str]) -> None:
 
 
 if __name__ == '__main__':
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UsageError as error:
+        sys.exit(f'UsageError: {error}')

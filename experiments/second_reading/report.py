@@ -1,11 +1,10 @@
 """The table and the figure of the second reading, from the cells of a folder."""
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments import markdown
+from experiments import markdown, provenance
 from experiments.second_reading import rows
 from longmem_jax import files
 from longmem_jax.reporting import figures
@@ -19,9 +18,13 @@ Found = dict[str, dict[str, dict[str, Any]]]  # row to seed to cell
 def collect(output: Path) -> Found:
     """The cells of a folder; those of `second_reading.json` too, where there is no newer one."""
     brought = output / f'{FILE}.json'
-    found: Found = json.loads(brought.read_text()) if brought.exists() else {}
+    found: Found = provenance.read(brought) if brought.exists() else {}
     for path in sorted(output.glob('*/*.json')):
-        found.setdefault(path.parent.name, {})[path.stem] = json.loads(path.read_text())
+        name = path.parent.name
+        if name == FLOORS:
+            found[name] = {path.stem: provenance.read(path)}
+        elif name in rows.names():  # other folders are not of this experiment
+            found.setdefault(name, {})[path.stem] = provenance.read(path, 'flags', 'bits')
     return found
 
 

@@ -36,7 +36,7 @@ def accepted(get_config: Callable[..., Any]) -> tuple[str, ...]:
 
 def whole_number(name: str, value: str) -> int:
     """The number of `name=value`; raises `UsageError` unless it is an integer above 0."""
-    if not value.isdigit() or not int(value):
+    if not value.isdecimal() or not int(value):
         raise UsageError(f'{name}={value}: must be an integer above 0, such as {name}=1024.')
     return int(value)
 
