@@ -31,7 +31,7 @@ NAMED = {
 }
 SHOWN = (
     BASELINE, 'transformer_xl', 'expire_span', 'compressive', 'memorizing', 'infini', 'infini_delta',
-    'linear', 'gated_delta_net', 'mamba2', 'rwkv7', 'infinity_former', 'memformer',
+    'linear', 'delta_net', 'gated_delta_net', 'mamba2', 'rwkv7', 'infinity_former', 'memformer',
 )  # fmt: skip
 
 
