@@ -57,7 +57,7 @@ def test_the_table_has_what_the_second_copy_saves():
     found = {
         'infini': {'0': cell(2.0, 2.75), '1': cell(2.5, 3.0)},
         'local': {'0': cell(3.0)},
-        'floors': {'0': {'run': {}, 'xz': {'256': {'first': 4.0, 'second': 0.5}}}},
+        'floors': {'0': {'run': {}, 'flags': [], 'xz': {'256': {'first': 4.0, 'second': 0.5}}}},
     }
     assert report.table(found).splitlines() == [
         '| memory | state, kB | seeds | first copy | 256 B | 1,024 B |',

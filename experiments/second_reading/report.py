@@ -86,7 +86,7 @@ def _saved(values: list[float], seeds: int) -> str:
 def _rules(found: Found) -> dict[str, Any]:
     """The rules that need no model."""
     cells = found.get(FLOORS, {})
-    return {n: v for cell in cells.values() for n, v in cell.items() if n != 'run'}
+    return {n: v for cell in cells.values() for n, v in cell.items() if n not in ('run', 'flags')}
 
 
 def draw(found: Found, path: Path) -> None:
