@@ -8,8 +8,8 @@ group S5; with `:tiny` S3), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last
 Python's standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of
 64, for two cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it
 for all memories and makes the table, with feed-forward layers of a width that makes parameters equal.
-In RULER a step has as many tokens per lane as the longest document; who sets `train.segment_length` sets
-`train.segments_per_step` too.
+In RULER and `surface` a step has as many tokens per lane as the longest document; who sets
+`train.segment_length` sets `train.segments_per_step` too.
 All attention sees half of the token before (`token_shift`), and in RULER and BABILong, where what is
 looked up has several tokens, a part of each of the last eight: a layer that cannot single out what is
 just before would otherwise be worse in every task, for no reason of its memory, and the others would
@@ -143,6 +143,10 @@ def get_config(arg=''):
             return
         data.source = 'mqar'
         if name == 'surface':
+            # List, filler and questions in one step, mostly: a document has up to 320 tokens. With 128
+            # (`:tiny`) several memories with gates did not begin (experiments/beginning).
+            per_step = max(config.train.segments_per_step, -(-384 // config.train.segment_length))
+            config.train.segments_per_step = per_step
             data.task = shared | dict(
                 num_words=config.model.vocab_size - sizes['fillers'],
                 sizes=tuple((4 * pairs, pairs) for pairs in (1, 4, 16)),
