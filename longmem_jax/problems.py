@@ -10,6 +10,8 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from longmem_jax.errors import UsageError, nearest, number_of, unknown
 
 # Name of a type to the types it accepts and its name in messages.
@@ -60,8 +62,23 @@ def differing(first: Any, second: Any, where: str = '') -> list[tuple[str, Any, 
     ]
 
 
+def _held(given: Any) -> Any:
+    """A number as programs hold it: 1e-50 and .99999999, as floats of 32 bits, are 0 and 1."""
+    if not isinstance(given, float):
+        return given
+    with np.errstate(over='ignore'):
+        return float(np.float32(given))
+
+
 def _finite(given: Any) -> str:
-    return ', and finite' if given == math.inf else ''
+    return ', and finite' if _held(given) == math.inf else _rounded(given)
+
+
+def _rounded(given: Any) -> str:
+    """Why a number that looks right is refused."""
+    rounded = _held(given)
+    known = rounded == given or rounded not in (0, 1)
+    return '' if known else f'; as a float of 32 bits it is {rounded:g}'
 
 
 def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
@@ -69,7 +86,7 @@ def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
     return [
         f'{name} = {fields[name]}: must be at least {least}{_finite(fields[name])}'
         for name in names
-        if not least <= fields[name] < math.inf
+        if not (least <= fields[name] and _held(fields[name]) < math.inf)
     ]
 
 
@@ -120,7 +137,7 @@ def above(fields: Mapping[str, Any], limit: float, *names: str) -> list[str]:
     return [
         f'{name} = {fields[name]}: must be above {limit}{_finite(fields[name])}'
         for name in names
-        if not limit < fields[name] < math.inf
+        if not (limit < min(fields[name], _held(fields[name])) and _held(fields[name]) < math.inf)
     ]
 
 
@@ -136,10 +153,12 @@ def between(
     excluded = f', excluding {" and ".join(outside)}' if outside else ''
     for name in names:
         value = fields[name]
-        inside = least < value < greatest
-        inside |= (value == least and ends[0] == '[') or (value == greatest and ends[1] == ']')
-        if not inside:
-            problems.append(f'{name} = {value}: must lie between {least} and {greatest}{excluded}')
+        low = least <= value if ends[0] == '[' else least < min(value, _held(value))
+        high = value <= greatest if ends[1] == ']' else max(value, _held(value)) < greatest
+        if not (low and high):
+            problems.append(
+                f'{name} = {value}: must lie between {least} and {greatest}{excluded}{_rounded(value)}'
+            )
     return problems
 
 

@@ -30,6 +30,25 @@ def test_each_rule_names_the_field_what_was_given_and_what_is_allowed():
     assert problems.under('config.model.x', ['size = 0: no']) == ['config.model.x.size = 0: no']
 
 
+def test_what_a_float_of_32_bits_cannot_tell_from_a_limit_is_beyond_it():
+    fields = dict(tiny=1e-50, nearly=0.99999999, huge=1e39, tenth=0.1)
+    assert problems.above(fields, 0, 'tiny', 'huge') == [
+        'tiny = 1e-50: must be above 0; as a float of 32 bits it is 0',
+        'huge = 1e+39: must be above 0, and finite',
+    ]
+    assert problems.at_least(fields, 0, 'tiny', 'huge') == [
+        'huge = 1e+39: must be at least 0, and finite'
+    ]
+    assert problems.between(fields, 0, 1, 'tiny', 'nearly') == []
+    said = 'must lie between 0 and 1, excluding 0 and 1; as a float of 32 bits it is'
+    assert problems.between(fields, 0, 1, 'tiny', 'nearly', ends='()') == [
+        f'tiny = 1e-50: {said} 0',
+        f'nearly = 0.99999999: {said} 1',
+    ]
+    assert problems.between(fields, 0.1, 1, 'tenth') == []
+    assert len(problems.between(fields, 0.1, 1, 'tenth', ends='(]')) == 1
+
+
 def test_what_is_not_a_number_is_refused_too():
     fields = dict(size=float('nan'))
     for found in (
