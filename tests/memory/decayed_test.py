@@ -94,7 +94,11 @@ def test_positions_turn_as_far_from_the_begin_as_near_it():
     [
         ('RetNet', dict(key_dim=5), 'key_dim: must be even, not 5'),
         ('RetNet', dict(decay='slow'), "decay = 'slow'"),
-        ('GatedLinearAttention', dict(least_kept=1.0), 'least_kept = 1.0: must be below 1'),
+        (
+            'GatedLinearAttention',
+            dict(least_kept=1.0),
+            'least_kept = 1.0: must lie between 0 and 1, excluding 1',
+        ),
         ('GatedLinearAttention', dict(tied=True, gate='head'), "use gate='channel', not 'head'"),
         ('Mamba2', dict(groups=3), 'groups = 3: must divide num_heads = 2'),
         ('Mamba2', dict(num_kv_heads=1), 'num_kv_heads = 0, not 1'),

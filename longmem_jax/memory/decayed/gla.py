@@ -17,6 +17,7 @@ from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.token_shift import Convolution
 from longmem_jax.memory.decayed import recurrence
+from longmem_jax.problems import between
 
 GATES = ('channel', 'head')
 
@@ -34,7 +35,7 @@ class GatedLinearAttention(RecurrentMemory):
         'keys are what the gates of channels forget, 1 - gate, as in HGRN2; not compared with its code',
     )
     least_kept: float = field(
-        0.0, 'share that every token leaves at least, below 1; the lower bound of HGRN2', least=0
+        0.0, 'share that every token leaves at least, from 0, below 1; the lower bound of HGRN2'
     )
     key_dim: int = field(0, 'width of a key; 0 = half of head_dim', least=0)
     value_dim: int = field(0, 'width of a value; 0 = head_dim', least=0, share='head_dim')
@@ -129,9 +130,7 @@ zeros = jax.nn.initializers.zeros
 
 def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     """Checks that there is a share to forget, and that tied keys have channels."""
-    problems = []
-    if fields['least_kept'] >= 1:
-        problems.append(f'least_kept = {fields["least_kept"]}: must be below 1')
+    problems = between(fields, 0, 1, 'least_kept', ends='[)')
     if fields['tied'] and fields['gate'] == 'head':
         problems.append(
             "tied = True: keys are the gates of channels; use gate='channel', not 'head'"
