@@ -34,13 +34,11 @@ def memories(by_row: dict[str, Any]) -> dict[str, Any]:
 SUMMARY = {
     'MQAR, 16 pairs': ('mqar', 'mqar', '128 x 16'),
     '60 pairs': ('mqar', 'mqar', '512 x 60'),
+    '1 key, 4,096': ('surface', '1', '4096'),
     '1 key, 65,536': ('surface', '1', '65536'),
-    '16 keys, 256': ('surface', '16', '256'),
+    '16 keys, 64': ('surface', '16', '64'),
+    '16 keys, 4,096': ('surface', '16', '4096'),
     '64 keys, 64': ('surface', '64', '64'),
-    '64 keys, 65,536': ('surface', '64', '65536'),
-    'passkey (old), 256': ('recall', 'passkey', '256'),
-    '1,024 (old)': ('recall', 'passkey', '1024'),
-    '1,048,576 (old)': ('recall', 'passkey', '1048576'),
     'stdlib': ('stdlib', 'stdlib', 'bits/byte'),
     'novels': ('novels', 'novels', 'bits/byte'),
 }
