@@ -233,17 +233,18 @@ def _differs(one: str, other: str, memory: str) -> bool | None:
 
 
 @functools.cache
-def changed(commit: str | None, memory: str) -> bool | None:
+def changed(commit: str | None, memory: str, known: tuple[str, ...] = ()) -> bool | None:
     """Whether the code of a memory was changed after a commit; None = git does not know.
 
     A change counts for nothing if cells that were measured before it came out the same after it: the
-    table `again` says which, with a commit before and one after.
+    table `again` says which, with a commit before and one after; `known` are those that led here.
     """
     later = _differs(commit, 'HEAD', memory) if commit else None
     return later and not any(
         once['code'] == memory
+        and once['after'] not in known
         and _differs(once['before'], commit, memory) is False
-        and _differs(once['after'], 'HEAD', memory) is False
+        and changed(once['after'], memory, (*known, once['after'])) is False
         for once in _content().get('again', [])
     )
 

@@ -149,7 +149,8 @@ def test_a_change_after_which_cells_came_out_the_same_makes_none_older(one, monk
     one(a=0.6, b=0.7)
 
     def verdict(*versions):
-        same = dict(zip(('b', 'abc', 'c', 'HEAD'), versions, strict=True))
+        names = ('b', 'abc', 'c', 'd', 'HEAD') if versions[4:] else ('b', 'abc', 'c', 'HEAD')
+        same = dict(zip(names, versions, strict=True))
         monkeypatch.setattr(claims, '_differs', lambda one, two, memory: same[one] != same[two])
         claims.changed.cache_clear()
         return claims.verdict(claims.claims()[0])
@@ -157,6 +158,11 @@ def test_a_change_after_which_cells_came_out_the_same_makes_none_older(one, monk
     assert verdict(1, 1, 2, 2) == 'holds'
     assert verdict(1, 1, 2, 3) == 'holds, stale', 'changed once more since'
     assert verdict(1, 0, 2, 2) == 'holds, stale', 'the cells are of other code'
+    after = again.replace('"c"', '"d"').replace('"b"', '"c"')
+    claims.FILE.write_text(f'{claims.FILE.read_text()}{after}')
+    claims._content.cache_clear()
+    assert verdict(1, 1, 2, 3, 3) == 'holds', 'two changes in a row that made nothing older'
+    assert verdict(1, 1, 2, 3, 4) == 'holds, stale'
 
 
 def test_comments_and_docstrings_are_no_code(one, tmp_path, monkeypatch):
