@@ -8,7 +8,7 @@ group S5; with `:tiny` S3), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last
 Python's standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of
 64, for two cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it
 for all memories and makes the table, with feed-forward layers of a width that makes parameters equal.
-In RULER and `surface` a step has as many tokens per lane as the longest document; who sets
+In RULER and `surface` a step has at least as many tokens per lane as the longest document; who sets
 `train.segment_length` sets `train.segments_per_step` too.
 All attention sees half of the token before (`token_shift`), and in RULER and BABILong, where what is
 looked up has several tokens, a part of each of the last eight: a layer that cannot single out what is
@@ -143,13 +143,14 @@ def get_config(arg=''):
             return
         data.source = 'mqar'
         if name == 'surface':
-            # List, filler and questions in one step, mostly: a document has up to 320 tokens. With 128
-            # (`:tiny`) several memories with gates did not begin (experiments/beginning).
-            per_step = max(config.train.segments_per_step, -(-384 // config.train.segment_length))
-            config.train.segments_per_step = per_step
+            # A fifth more than the longest document, so that list, filler and questions mostly are in
+            # one step. With 128 tokens (`:tiny`) some memories did not begin (experiments/beginning).
+            most = 16  # pairs
+            longest = 4 * most + scale['reach']
+            config.train.segments_per_step = -(-6 * longest // (5 * config.train.segment_length))
             data.task = shared | dict(
                 num_words=config.model.vocab_size - sizes['fillers'],
-                sizes=tuple((4 * pairs, pairs) for pairs in (1, 4, 16)),
+                sizes=tuple((4 * pairs, pairs) for pairs in (1, 4, most)),
                 power=1.0,  # the questions fill all of their places
                 passes=1,
                 fill='blank',

@@ -348,6 +348,7 @@ def test_the_page_has_the_published_cells():
         ('BABILong: qa1', 'The field', 5),
         ('BABILong: qa2', 'Two facts', 5),
         ('RULER: niah_single_1', 'RULER', 4),
+        ('State tracking', 'State tracking', 4),
     ],
 )
 def test_the_page_has_the_rows_of_a_benchmark(column, section, sizes):
@@ -356,7 +357,9 @@ def test_the_page_has_the_rows_of_a_benchmark(column, section, sizes):
     parts = (folder / 'leaderboard.md').read_text().split('\n## ')
     own = next(part for part in parts if part.startswith(column))
     rows = [
-        [cell.strip() for cell in line.split('|')] for line in own.splitlines() if '| `' in line
+        [cell.strip() for cell in re.sub(r' \[[^]]*]', '', line).split('|')]  # without the reset
+        for line in own.splitlines()
+        if '| `' in line
     ]
     page = (folder / 'README.md').read_text().split(f'\n## {section}')[1].split('\n## ')[0]
     first = next(block for block in page.split('\n\n') if block.startswith('| '))  # its first table
@@ -433,6 +436,16 @@ def test_parameters_are_equal(name):
     overrides.apply(config, changes)
     assert rows.num_parameters(config) == row.parameters
     assert checks.find_problems(config, 1) == []
+
+
+@pytest.mark.parametrize('size, longest', [('', 576), ('tiny', 320)])
+def test_a_step_of_the_surface_has_more_tokens_than_its_longest_document(size, longest):
+    config = rows.config_of('delta_net', size, 'surface')
+    task, tokens = config.data.task, config.train.segments_per_step * config.train.segment_length
+    assert task.sizes[-1][0] + task.distances[-1] == longest
+    assert 1.2 * longest <= tokens < 1.2 * longest + config.train.segment_length, (
+        'set segments_per_step in configs/leaderboard.py: with fewer, some memories do not begin'
+    )
 
 
 def test_a_memory_larger_than_the_model_has_the_least_width():
