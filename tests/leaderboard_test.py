@@ -11,7 +11,7 @@ from flax.serialization import msgpack_serialize
 
 from configs import leaderboard
 from experiments.leaderboard import __main__ as command
-from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
+from experiments.leaderboard import cells, columns, measure, pages, pictures, rows, speed, table
 from longmem_jax.config import checks, overrides
 from longmem_jax.errors import UsageError
 
@@ -333,46 +333,52 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
         assert len({line.count('|') for line in lines.splitlines()}) == 1
 
 
-def test_the_page_has_the_published_cells():
-    """README.md has the line of every memory in leaderboard.json; after new runs, paste the new ones."""
+def test_the_pages_have_the_published_cells(tmp_path):
+    """After new cells: run the command with `--output=experiments/leaderboard --minutes=0`."""
     folder = pathlib.Path(table.__file__).parent
-    lines = table.summary(table.collect(folder)).splitlines()
-    assert any(line.startswith('| look up') for line in lines), 'no line of a rule'
-    page = (folder / 'README.md').read_text()
-    assert [line for line in lines if line not in page] == []
+    found, marked = table.collect(folder), set()
+    for page in folder.glob('*.md'):
+        marked |= {mark[2] for mark in pages.MARKED.finditer(page.read_text())}
+        shutil.copy(page, tmp_path)
+    assert {'summary', 'state', 'qa1', 'qa2', 'niah_single_1'} <= marked
+    pages.write(tmp_path, found)
+    changed = [page.name for page in tmp_path.iterdir() if not _equal(page, folder / page.name)]
+    assert changed == [], 'the tables of these pages are not those of leaderboard.json'
 
 
-@pytest.mark.parametrize(
-    'column, section, sizes',
-    [
-        ('BABILong: qa1', 'The field', 5),
-        ('BABILong: qa2', 'Two facts', 5),
-        ('RULER: niah_single_1', 'RULER', 4),
-        ('State tracking', 'State tracking', 4),
-    ],
-)
-def test_the_page_has_the_rows_of_a_benchmark(column, section, sizes):
-    """A row of README.md has the cells of leaderboard.md; after new runs, paste the new ones."""
-    folder = pathlib.Path(table.__file__).parent
-    parts = (folder / 'leaderboard.md').read_text().split('\n## ')
-    own = next(part for part in parts if part.startswith(column))
-    rows = [
-        [cell.strip() for cell in re.sub(r' \[[^]]*]', '', line).split('|')]  # without the reset
-        for line in own.splitlines()
-        if '| `' in line
-    ]
-    page = (folder / 'README.md').read_text().split(f'\n## {section}')[1].split('\n## ')[0]
-    first = next(block for block in page.split('\n\n') if block.startswith('| '))  # its first table
-    shown = {' '.join(line.split()) for line in first.splitlines() if line.startswith('| `')}
-    wanted = {
-        ' '.join(
-            f'| {row[1]} | {row[4]} | {" | ".join(row[5 : 5 + sizes])} |'.replace(
-                '| - ', '|  '
-            ).split()
-        )
-        for row in rows
+def _equal(one, other):
+    return one.read_text() == other.read_text()
+
+
+def test_a_page_gets_the_table_of_a_column(tmp_path):
+    """Best row first, then the rules that see something; text around the marks stays."""
+    page = tmp_path / 'page.md'
+    page.write_text('Before.\n\n<!-- table: state -->\n\nold\n<!-- end -->\n\nAfter.\n')
+    answers = {'answers': 96, 'kept': 0.25}
+    asked = {f'{times}x': answers for times in (1, 4, 16, 64)}
+    better = asked | {'1x': {'answers': 96, 'kept': 0.5}}
+    cell = {'state_bytes': 2000, 'scores': {'state_tracking': asked}}
+    rules = {size: {'product: the question': 0.2, 'product: everything': 1.0} for size in asked}
+    found = {
+        'state': {
+            'local': {0: cell},
+            'infini': {0: cell | {'scores': {'state_tracking': better}}},
+            'floors': {0: {'scores': {'state_tracking': rules}}},
+        }
     }
-    assert shown == wanted
+    pages.write(tmp_path, found)
+    before, heads, _, *lines, after = [line for line in page.read_text().splitlines()[2:] if line]
+    assert (before, after) == ('<!-- table: state -->', 'After.')
+    assert heads == '| row | seeds | state, kB | 16 | 64 | 256 | 1,024 |'
+    assert [line.split(' | ')[0] for line in lines[:-1]] == [
+        '| `infini`',
+        '| `local`',
+        '| product: everything',
+    ]
+    assert lines[0] == '| `infini` | 1 | 2.0 | 50 | 25 | 25 | 25 |'
+    page.write_text(page.read_text().replace('table: state', 'table: qa1'))
+    with pytest.raises(UsageError, match='qa1'):
+        pages.write(tmp_path, found)
 
 
 @pytest.mark.parametrize('column', ['stdlib', 'novels'])

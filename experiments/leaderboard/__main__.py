@@ -6,7 +6,8 @@ python -m experiments.leaderboard --output=DIR [--rows=infini,linear] [--columns
 Rows are all memories, in one backbone (`configs/leaderboard.py`) with equal parameters; `rows.py` says
 how. A cell is a row, a column and a seed. Finished cells are kept, and of the surface every test, so the
 command can be stopped and repeated, and several can run at once for different rows; every call writes
-the table of what is there, DIR/leaderboard.md and .json, and three figures.
+the table of what is there, DIR/leaderboard.md and .json, three figures, and the marked tables of pages
+in DIR.
 `--output=experiments/leaderboard` begins with the published cells. No cell of a row begins after the row
 has taken `--minutes` in all. `--minutes=0` runs nothing: it only writes the table.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 import jax
 
 from experiments import provenance
-from experiments.leaderboard import cells, columns, measure, pictures, rows, speed, table
+from experiments.leaderboard import cells, columns, measure, pages, pictures, rows, speed, table
 from experiments.seeds import add_seeds
 from longmem_jax.config import overrides
 from longmem_jax.errors import UsageError
@@ -71,6 +72,7 @@ def main(given: list[str]) -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     found = table.collect(options.output)
     text = table.write(options.output, found, len(options.seeds))
+    pages.write(options.output, found)
     pictures.draw(found, options.output)
     print(text)
     return min(failed, 1)

@@ -58,7 +58,7 @@ def summary(found: Found) -> str:
         line = [f'`{row}`', kilobytes(cell)]
         for column, name, size in SUMMARY.values():
             scores = scored(found.get(column, {}).get(row, {}), name, size)
-            line.append(_mean_score(columns.COLUMNS[column], scores, star=True))
+            line.append(mean_score(columns.COLUMNS[column], scores, star=True))
         (time,) = found.get('speed', {}).get(row, {}).values() or (None,)
         for what in ('train', 'generate'):
             line.append(f'{time["scores"]["speed"][what]["ratio"]:.1f}' if time else MISSING)
@@ -77,7 +77,7 @@ def _rules(found: Found) -> list[list[str]]:
         line = [rule, '']
         for column, scores in found_rules:
             scored = [{'kept': scores[rule]}] if rule in scores else []
-            line.append(_mean_score(column, scored))
+            line.append(mean_score(column, scored))
         lines.append([*line, '', ''])
     return lines
 
@@ -96,7 +96,7 @@ def _mark(scores: list[dict[str, Any]]) -> str:
     return FAILED if any(not score.get('answers', 1) for score in scores) else ''
 
 
-def _mean_score(column: columns.Column, scores: list[dict[str, Any]], star: bool = False) -> str:
+def mean_score(column: columns.Column, scores: list[dict[str, Any]], star: bool = False) -> str:
     """Mean (minimum - maximum); with `star`, a `*` where that is one seed only."""
     if not scores:
         return MISSING
@@ -136,14 +136,14 @@ def of_scores(column: columns.Column, name: str, by_row: dict[str, Any]) -> str:
     """A table of a column; with the memory reset in square brackets, and rules at the end."""
     text = column.scored == columns.BITS
     scale, digits = (1, 3) if text else (100, 0)
-    sizes = _sizes(name, by_row)
+    asked = sizes(name, by_row)
     lines = []
     for row, several in memories(by_row).items():
         first = next(iter(several.values()))
         steps = sorted(cell['steps'] for cell in several.values())
         line = [f'`{row}`', str(len(several)), f'{steps[0]:,} - {steps[-1]:,}', kilobytes(first)]
         line[2] = f'{steps[0]:,}' if steps[0] == steps[-1] else line[2]
-        for size in sizes:
+        for size in asked:
             scores = scored(several, name, size)
             spans = markdown.span([scale * s['kept'] for s in scores], digits) if scores else ''
             kept = spans + _mark(scores) or MISSING
@@ -152,13 +152,13 @@ def of_scores(column: columns.Column, name: str, by_row: dict[str, Any]) -> str:
         lines.append(line)
     rules = by_row.get(cells.FLOORS, {}).get(0, {'scores': {name: {}}})['scores'][name]
     for rule in dict.fromkeys(rule for by_rule in rules.values() for rule in by_rule):
-        scores = [rules.get(size, {}).get(rule) for size in sizes]
+        scores = [rules.get(size, {}).get(rule) for size in asked]
         shown = [MISSING if s is None else f'{scale * s:.{digits}f}' for s in scores]
         lines.append([rule, '', '', '', *shown])
-    return markdown.table(['row', 'seeds', 'steps', 'state, kB per lane', *sizes], lines)
+    return markdown.table(['row', 'seeds', 'steps', 'state, kB per lane', *asked], lines)
 
 
-def _sizes(name: str, by_row: dict[str, Any]) -> list[str]:
+def sizes(name: str, by_row: dict[str, Any]) -> list[str]:
     """What was scored, in the order of the cell that has most of it."""
     scores = [
         cell['scores'][name] for several in memories(by_row).values() for cell in several.values()
