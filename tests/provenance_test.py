@@ -15,8 +15,8 @@ OTHERS = {
     'hosts/load.py', 'hosts/dialogue.py', 'hosts/table.py', 'knn_lm/search_speed.py',
     'lifelong/fewrel.py', 'leaderboard/table.py', 'leaderboard/measure.py', 'second_reading/report.py',
     'leaderboard/pages.py', 'tpu_programs.py', 'claims.py', 'page_tables.py',
-    'infini_attention/story_report.py', 'mqar_curve.py', 'gpu/__main__.py', 'gpu/cell.py', 'gpu/hosts.py', 'gpu/process.py', 'gpu/pack.py',
-    'gpu/table.py', 'smollm2/report.py',
+    'infini_attention/story_report.py', 'mqar_curve.py', 'gpu/__main__.py', 'gpu/cell.py',
+    'gpu/hosts.py', 'gpu/process.py', 'gpu/pack.py', 'gpu/table.py', 'smollm2/report.py',
 }  # fmt: skip
 
 
