@@ -8,8 +8,8 @@ group S5; with `:tiny` S3), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last
 Python's standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of
 64, for two cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it
 for all memories and makes the table, with feed-forward layers of a width that makes parameters equal.
-In RULER and `surface` a step has at least as many tokens per lane as the longest document; who sets
-`train.segment_length` sets `train.segments_per_step` too.
+In RULER, BABILong and `surface` a step has at least as many tokens per lane as the longest document;
+who sets `train.segment_length` sets `train.segments_per_step` too.
 All attention sees half of the token before (`token_shift`), and in RULER and BABILong, where what is
 looked up has several tokens, a part of each of the last eight: a layer that cannot single out what is
 just before would otherwise be worse in every task, for no reason of its memory, and the others would
@@ -96,10 +96,18 @@ def get_config(arg=''):
                 cwe=(640, 704, 768),
             ),
             ruler_steps=2500,
-            babilong_steps=3000,  # memories that learn it begin to look up after 500 to 2,000
+            babilong_steps=1500,
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
         )
+
+    def a_fifth_more(longest):
+        """Segments of a step in which a longest document of facts and questions is mostly whole.
+
+        Where a step has fewer tokens, no gradient leads from many a question to what it asks for, and
+        some memories do not begin (experiments/beginning).
+        """
+        return -(-6 * longest // (5 * config.train.segment_length))
 
     def task(config, name):
         """What the model is trained on."""
@@ -127,6 +135,7 @@ def get_config(arg=''):
                 longest = sizes['longest']
                 own = dict(lengths=(0, longest // 4, longest // 2, longest), prompt=0)
                 config.train.num_steps = sizes['babilong_steps']
+                config.train.segments_per_step = a_fifth_more(longest)
             config.model.token_shift = 'last_eight'
             data.task = shared | own | dict(name=name)
             config.model.vocab_size = sizes['vocabulary']
@@ -143,11 +152,8 @@ def get_config(arg=''):
             return
         data.source = 'mqar'
         if name == 'surface':
-            # A fifth more than the longest document, so that list, filler and questions mostly are in
-            # one step. With 128 tokens (`:tiny`) some memories did not begin (experiments/beginning).
             most = 16  # pairs
-            longest = 4 * most + scale['reach']
-            config.train.segments_per_step = -(-6 * longest // (5 * config.train.segment_length))
+            config.train.segments_per_step = a_fifth_more(4 * most + scale['reach'])
             data.task = shared | dict(
                 num_words=config.model.vocab_size - sizes['fillers'],
                 sizes=tuple((4 * pairs, pairs) for pairs in (1, 4, most)),

@@ -444,11 +444,15 @@ def test_parameters_are_equal(name):
     assert checks.find_problems(config, 1) == []
 
 
-@pytest.mark.parametrize('size, longest', [('', 576), ('tiny', 320)])
-def test_a_step_of_the_surface_has_more_tokens_than_its_longest_document(size, longest):
-    config = rows.config_of('delta_net', size, 'surface')
-    task, tokens = config.data.task, config.train.segments_per_step * config.train.segment_length
-    assert task.sizes[-1][0] + task.distances[-1] == longest
+@pytest.mark.parametrize(
+    'task, size, longest',
+    [('surface', '', 576), ('surface', 'tiny', 320), ('qa1', '', 512), ('qa2', 'tiny', 256)],
+)
+def test_a_step_has_more_tokens_than_its_longest_document(task, size, longest):
+    config = rows.config_of('delta_net', size, task)
+    data, tokens = config.data.task, config.train.segments_per_step * config.train.segment_length
+    of_data = data.sizes[-1][0] + data.distances[-1] if task == 'surface' else data.lengths[-1]
+    assert of_data == longest
     assert 1.2 * longest <= tokens < 1.2 * longest + config.train.segment_length, (
         'set segments_per_step in configs/leaderboard.py: with fewer, some memories do not begin'
     )
