@@ -15,6 +15,9 @@ tasks from scratch; `--config.data.task.lengths='(512, 1024, 4096)'` trains at s
 `exact_match` is the share of the parts of an answer that are right, as in the paper, but a model that
 answers wrongly is told the right part before it goes on. `longmem_jax.hosts.commands.lm_eval_files`
 writes the same samples for lm-eval, where a model writes freely and is scored as in the paper.
+A step has 4,096 tokens per lane, as many as a document: where a question and what it asks for stand in
+two steps, no gradient tells the memory to keep it. For a longer `:length=`, raise
+`train.segments_per_step`, or train at shorter lengths too.
 """
 
 from typing import Any
@@ -45,9 +48,9 @@ def get_config(arg=''):
     config.optimizer.warmup_steps = 1000
     config.optimizer.clip_norm = 1.0
     config.train.num_steps = 50_000
-    config.train.num_lanes = 64
+    config.train.num_lanes = 16
     config.train.segment_length = 256
-    config.train.segments_per_step = 4
+    config.train.segments_per_step = 16  # the 4,096 tokens of a document
     config.train.log_every = 100
     config.train.evaluate_every = 2500
     config.evaluate.num_lanes = 64
@@ -57,7 +60,8 @@ def get_config(arg=''):
     def tiny(config):
         """2 layers of 64; some minutes on two cores."""
         size(config, layers=2, width=64, heads=2, feed_forward=128)
-        two_cores(config, steps=1500, lanes=16, segment=64)
+        two_cores(config, steps=1500, lanes=8, segment=64)
+        config.train.segments_per_step = 7  # 448 tokens
         config.model.vocab_size = config.data.tokenizer.size = 512
         config.data.task.update(lengths=(320, 448), eval_documents=48, example=False)
         config.optimizer.learning_rate = 5e-3
