@@ -40,7 +40,6 @@ SUMMARY = {
     '16 keys, 4,096': ('surface', '16', '4096'),
     '64 keys, 64': ('surface', '64', '64'),
     'stdlib': ('stdlib', 'stdlib', 'bits/byte'),
-    'novels': ('novels', 'novels', 'bits/byte'),
 }
 
 
