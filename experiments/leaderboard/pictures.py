@@ -137,12 +137,11 @@ def _legend(figure: matplotlib.figure.Figure, axes: Any) -> None:
 def by_cost(found: table.Found) -> matplotlib.figure.Figure | None:
     """A line per row, labelled at the side: bytes of state, times, bits per byte; dots with ranges."""
     sides: list[tuple[str, dict[str, tuple[float, float, float]]]] = []
-    state = {
-        row: cell['state_bytes'] / 1000
-        for by_row in found.values()
-        for row, several in table.memories(by_row).items()
-        for cell in several.values()
-    }
+    state: dict[str, float] = {}
+    for by_row in found.values():
+        for row, several in table.memories(by_row).items():
+            # As in the table: that of the first column.
+            state.setdefault(row, next(iter(several.values()))['state_bytes'] / 1000)
     sides.append(('state, kB per lane', {row: (size,) * 3 for row, size in state.items()}))
     for what in ('train', 'generate'):
         times = {}
@@ -150,8 +149,8 @@ def by_cost(found: table.Found) -> matplotlib.figure.Figure | None:
             time = several[0]['scores']['speed'][what]
             times[row] = (time['ratio'], time['ratio_min'], time['ratio_max'])
         sides.append((f'{what}: time / {rows.BASELINE}', times))
-    for name, column in columns.COLUMNS.items():
-        if column.scored != columns.BITS:
+    for name in dict.fromkeys(column for column, *_ in table.SUMMARY.values()):
+        if columns.COLUMNS[name].scored != columns.BITS:
             continue
         kept = {
             row: [cell['scores'][name]['bits/byte']['kept'] for cell in several.values()]
@@ -178,4 +177,5 @@ def by_cost(found: table.Found) -> matplotlib.figure.Figure | None:
         axes.tick_params(labelsize=8)
     grid[0].set_xscale('symlog', linthresh=1)  # a row without a memory has no state
     grid[0].set_yticks(range(len(order)), order)
+    grid[0].set_ylim(-0.7, len(order) - 0.3)
     return figure
