@@ -340,6 +340,8 @@ def test_the_pages_have_the_published_cells(tmp_path):
     for page in folder.glob('*.md'):
         marked |= {mark[2] for mark in pages.MARKED.finditer(page.read_text())}
         shutil.copy(page, tmp_path)
+    for file in folder.glob('*.json'):
+        shutil.copy(file, tmp_path)
     assert {'summary', 'state', 'qa1', 'qa2', 'niah_single_1'} <= marked
     pages.write(tmp_path, found)
     changed = [page.name for page in tmp_path.iterdir() if not _equal(page, folder / page.name)]
@@ -376,7 +378,11 @@ def test_a_page_gets_the_table_of_a_column(tmp_path):
         '| product: everything',
     ]
     assert lines[0] == '| `infini` | 1 | 2.0 | 50 | 25 | 25 | 25 |'
-    page.write_text(page.read_text().replace('table: state', 'table: qa1'))
+    (tmp_path / 'other.json').write_text(json.dumps({'state': {'linear': {'3': cell}}}))
+    page.write_text(page.read_text().replace('table: state', 'table: state of other.json'))
+    pages.write(tmp_path, {})
+    assert '| `linear` | 1 | 2.0 | 25 |' in page.read_text()
+    page.write_text(page.read_text().replace('table: state of other.json', 'table: qa1'))
     with pytest.raises(UsageError, match='qa1'):
         pages.write(tmp_path, found)
 

@@ -43,6 +43,18 @@ def save(output: Path, column: str, row: str, seed: int, cell: dict[str, Any]) -
     provenance.save(file, cell, [seed])
 
 
+def of_file(file: Path) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
+    """The cells of a file such as `leaderboard.json`: column, row, seed."""
+    return {
+        column: {
+            row: {int(seed): cell for seed, cell in by_seed.items()}
+            for row, by_seed in by_row.items()
+        }
+        for column, by_row in provenance.read(file).items()
+        if column != 'run'
+    }
+
+
 @functools.lru_cache(maxsize=1)
 def _brought(file: Path) -> dict[str, Any]:
     """The cells of `leaderboard.json` as it was when the program began; {} if there is none."""

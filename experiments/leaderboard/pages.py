@@ -1,7 +1,8 @@
 """Tables of the leaderboard in its pages: what stands between their marks is written by the command.
 
 A page is a Markdown file beside `leaderboard.json`. `<!-- table: NAME -->` and `<!-- end -->`, each on a
-line of its own, hold the table of a column, or with `summary` the one of all columns.
+line of its own, hold the table of a column, or with `summary` the one of all columns; with
+`<!-- table: NAME of FILE -->` the cells are those of another file beside the page.
 """
 
 import re
@@ -13,7 +14,7 @@ from experiments.leaderboard import cells, columns, rows, table
 from longmem_jax import files
 from longmem_jax.errors import UsageError
 
-MARKED = re.compile(r'(<!-- table: (\w+) -->\n\n?).*?(\n?<!-- end -->)', re.DOTALL)
+MARKED = re.compile(r'(<!-- table: (\w+)(?: of (\S+))? -->\n\n?).*?(\n?<!-- end -->)', re.DOTALL)
 SUMMARY = 'summary'
 
 
@@ -50,14 +51,15 @@ def write(output: Path, found: table.Found) -> None:
         text = page.read_text()
 
         def new(mark: re.Match[str], page: Path = page) -> str:
-            name = mark[2]
-            if name != SUMMARY and not found.get(name):
-                raise UsageError(f'{page}: has the mark of a table {name!r}, which has no cells')
+            name, file = mark[2], mark[3]
+            there = cells.of_file(page.with_name(file)) if file else found
             if name == SUMMARY:
-                made = table.summary(found)
+                made = table.summary(there)
+            elif there.get(name):
+                made = of_column(columns.COLUMNS[name], there[name])
             else:
-                made = of_column(columns.COLUMNS[name], found[name])
-            return f'{mark[1]}{made}\n{mark[3]}'
+                raise UsageError(f'{page}: has the mark of a table {name!r}, which has no cells')
+            return f'{mark[1]}{made}\n{mark[4]}'
 
         written = MARKED.sub(new, text)
         if written != text:
