@@ -8,6 +8,7 @@ line of its own, hold the table of a column, or with `summary` the one of all co
 import re
 import statistics
 from pathlib import Path
+from typing import Any
 
 from experiments import markdown
 from experiments.leaderboard import cells, columns, rows, table
@@ -18,7 +19,7 @@ MARKED = re.compile(r'(<!-- table: (\w+)(?: of (\S+))? -->\n\n?).*?(\n?<!-- end 
 SUMMARY = 'summary'
 
 
-def of_column(column: columns.Column, by_row: dict[str, dict[int, dict]]) -> str:
+def of_column(column: columns.Column, by_row: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Right answers in % by size, best row first; with the rules that see a segment or everything."""
     (name,) = column.titles
     sizes = table.sizes(name, by_row)
