@@ -13,7 +13,7 @@ from longmem_jax.commands.restart_lanes import restarted
 from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config import saved
-from longmem_jax.config.reach import too_short
+from longmem_jax.config.reach import beyond_a_step, too_short
 from longmem_jax.data import lanes, order
 from longmem_jax.data.warnings import warnings_of
 from longmem_jax.devices import initial, sharding
@@ -152,7 +152,7 @@ class LanguageModelTask:
     def begin(self, step: int) -> None:
         """Saves the configuration next to the checkpoints; prints notes, and what cannot be learned."""
         config = self._experiment.config
-        for note in config.notes:
+        for note in (*config.notes, *(f'{note}.' for note in beyond_a_step(config))):
             self._progress.say(f'Note: {note}')
         if decay := config.train.ema_decay:
             self._progress.say(

@@ -3,9 +3,9 @@
 import jax
 import pytest
 
-from configs import copy, leaderboard, quickstart, recall
+from configs import babilong, copy, leaderboard, quickstart, recall, ruler
 from longmem_jax.commands.train import LanguageModelTask
-from longmem_jax.config.reach import too_short
+from longmem_jax.config.reach import beyond_a_step, too_short
 from longmem_jax.config.recipes import recipes
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import Experiment
@@ -59,6 +59,22 @@ def test_pairs_are_asked_for_as_far_back_as_documents_are_long():
     (text,) = too_short(leaderboard.get_config('tiny,task=mqar,memory=normalized_xl'))
     assert 'up to 126 back' in text and 'farther back than 32' in text
     assert too_short(leaderboard.get_config('tiny,task=mqar,memory=transformer_xl')) == []
+
+
+def test_a_note_says_that_gradients_end_before_what_is_asked_for():
+    for get_config in (babilong.get_config, ruler.get_config):
+        for argument in ('memory=infini', 'tiny,memory=infini'):
+            config = get_config(argument)
+            assert beyond_a_step(config) == [], 'a step of a recipe sees whole documents'
+            config.train.segments_per_step = 1
+            (text,) = beyond_a_step(config)
+            assert f'up to {max(config.data.task.lengths):,} back' in text
+            assert f'has {config.train.segment_length:,} tokens per lane' in text
+    assert beyond_a_step(recall.get_config('tiny,memory=transformer_xl')) == [], (
+        'a window keeps all'
+    )
+    assert len(beyond_a_step(recall.get_config('tiny,memory=infini'))) == 1
+    assert beyond_a_step(quickstart.get_config()) == [], 'how far a text asks is not known'
 
 
 @pytest.mark.parametrize(
