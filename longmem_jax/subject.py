@@ -75,7 +75,6 @@ class Section:
       switch: the field that is 'none' while the section is not in use.
       follows: (field, other section, its field) of fields that follow another one until they are set.
       open: sections inside it have the fields of what is used, and are checked there.
-      gone: fields of these that earlier versions had; saved ones are left out.
       lower: 'module:function': `(config, mesh) -> jax.stages.Lowered`, the training step of configs that
         use the section; '' = that of the core.
     """
@@ -84,7 +83,6 @@ class Section:
     switch: str
     follows: tuple[tuple[str, str, str], ...] = ()
     open: bool = False
-    gone: tuple[str, ...] = ()
     lower: str = ''
 
 

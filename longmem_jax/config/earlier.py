@@ -4,22 +4,7 @@ from typing import Any
 
 from longmem_jax.config.base import base
 from longmem_jax.config.sections import sections
-from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
-
-# Kinds of model that are memories around blocks now, with the name of `:memory=`.
-GONE = {'memformer': 'memformer', 'memory_transformer': 'memory_tokens'}
-
-
-def require_present(model: dict[str, Any], where: str) -> None:
-    """Raises `UsageError` if a saved `config.model` is of a kind that is gone."""
-    kind = model.get('kind')
-    if isinstance(kind, str) and kind in GONE:
-        raise UsageError(
-            f'{where}: config.model.kind = {kind!r} is of an earlier version, in which this memory was '
-            f'a model with other parameters. Train again with :memory={GONE[kind]}, or use the version '
-            'that made the run.'
-        )
 
 
 def completed(saved: Any, current: Any) -> Any:

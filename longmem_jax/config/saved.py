@@ -15,7 +15,7 @@ import ml_collections
 from longmem_jax import registry
 from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
-from longmem_jax.config.sections import followed, follows, present, sections
+from longmem_jax.config.sections import followed, follows, sections
 from longmem_jax.errors import UsageError, nearest, say
 from longmem_jax.files import write_json
 from longmem_jax.models.kinds import KINDS
@@ -116,13 +116,11 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     if (found := content.pop(CHECKSUM, None)) is not None and found != _checksum(content):
         say(f'Note: {where} was changed after the run wrote it.', sys.stderr)
     _require_packages(content.pop(PACKAGES, {}), where)
-    earlier.require_present(content['model'], where)
     config = base(*(name for name in sections() if name in content))
     expected = config.to_dict()
     layers = earlier.defaults_of(content['model'])
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}
     checked = _section(content, expected, 'config', where)
-    checked = {name: present(f'config.{name}', fields) for name, fields in checked.items()}
     config = ml_collections.ConfigDict(earlier.completed_config(checked))
     for section, field, other, source, instead in (*FOLLOWS, *follows(config)):
         reference = followed(config, other, source, instead)

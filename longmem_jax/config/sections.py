@@ -45,13 +45,3 @@ def follows(config: Any) -> Iterator[tuple[str, str, str, str, int]]:
     for name, section in sections().items():
         if name in config:
             yield from ((name, *line, 0) for line in section.follows)
-
-
-def present(path: str, fields: Any) -> Any:
-    """Saved fields of `path`, such as 'config.lifelong.mbpa', without those that are gone."""
-    section = sections().get(path.split('.')[1] if '.' in path else '')
-    if section is None or not section.gone or not isinstance(fields, dict):
-        return fields
-    return {
-        name: present(path, value) for name, value in fields.items() if name not in section.gone
-    }

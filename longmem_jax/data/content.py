@@ -26,7 +26,6 @@ PLACE = ('path', 'name')  # where the data is: it may be moved
 TOKENS = 'tokenized'  # the same data, read in another way
 APART = ('tokenizer', 'seed')  # compared by themselves
 ORDER = 'order of training documents'
-EARLIER_ORDER = 'version 1'  # of checkpoints that do not say it
 WHOLE = 64 << 20  # bytes of text files that are digested whole, a fraction of a second
 # Of larger ones, what is compared between processes: this many files, and bytes of each at three places.
 SAMPLED_FILES, SAMPLED_BYTES = 256, 1 << 16

@@ -23,16 +23,15 @@ from longmem_jax.in_place import readable_state
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
 FORMAT = 'longmem_jax state 2'
-WITHOUT_CHECKSUM = 'longmem_jax state 1'
 PENDING = 'pending'
 SHOWN = 8  # fields in a message
 _METADATA = schema.fields(
     {
-        'format': schema.one_of(FORMAT, WITHOUT_CHECKSUM),
+        'format': schema.one_of(FORMAT),
         'model': schema.text(),
         'parameters': schema.text(),
-    },
-    {tensor_file.CHECKSUM: schema.text()},
+        tensor_file.CHECKSUM: schema.text(),
+    }
 )
 
 
@@ -120,16 +119,13 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
 
     Raises:
       UsageError: no such file, it is not a state, was changed, has numbers that no memory
-        has, or is of another model; the message names what differs. Files of version 1 have no
-        checksum; all else is checked.
+        has, or is of another model; the message names what differs.
     """
     where = f'--load_state={path}'
     leaves, metadata = tensor_file.read(Path(path), where)
-    if metadata.get('format') not in (FORMAT, WITHOUT_CHECKSUM):
+    if metadata.get('format') != FORMAT:
         raise UsageError(f'{where}: not a state written by --save_state.')
     schema.require(metadata, _METADATA, f'{where}, metadata')
-    if metadata['format'] == FORMAT and tensor_file.CHECKSUM not in metadata:
-        raise UsageError(f'{where}: has lost its checksum; it was changed.')
     _require_model(where, metadata, model, params)
     named, structure = _named(abstract)
     given, length = leaves.get(PENDING), model['segment_length']

@@ -13,7 +13,6 @@ SUBJECT = Subject(
             'longmem_jax.lifelong.section:section',
             'method',
             open=True,
-            gone=('faiss_rows', 'faiss_probe'),
             lower=f'{COMMANDS}:lower',
         )
     },

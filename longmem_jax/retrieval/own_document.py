@@ -18,32 +18,24 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval.datastore import Datastore
 
 
-def fingerprint_of(corpus: AnyCorpus) -> tuple[str, str]:
-    """Short checksums of the tokens of the first and last document, and of those of all in order.
-
-    Datastores of earlier versions have the first only.
-    """
-    ends, whole = (hashlib.sha256(str(len(corpus)).encode()) for _ in range(2))
+def fingerprint_of(corpus: AnyCorpus) -> str:
+    """A short checksum of the tokens of all documents in order."""
+    whole = hashlib.sha256(str(len(corpus)).encode())
     for document in range(len(corpus)):
         tokens = np.ascontiguousarray(corpus[document].tokens, np.int32)
         whole.update(f' {len(tokens)} '.encode() + tokens.tobytes())
-        for last in (0, len(corpus) - 1):  # a single document is both
-            if document == last:
-                ends.update(tokens.tobytes())
-    return ends.hexdigest()[:16], whole.hexdigest()[:16]
+    return whole.hexdigest()[:16]
 
 
 def source_of(experiment: Experiment, split: str) -> dict[str, Any]:
     """The text of a datastore, as its manifest describes it."""
     data = experiment.config.data
-    ends, whole = fingerprint_of(experiment.corpus(split))
     return {
         'split': split,
         'path': data.path,
         'name': data.name,
         'source': data.source,
-        'corpus': ends,
-        'documents': whole,
+        'documents': fingerprint_of(experiment.corpus(split)),
     }
 
 
@@ -58,10 +50,7 @@ def is_own_text(store: Datastore, here: dict[str, Any]) -> bool:
         documents, so that a token's own document is not known.
     """
     there = store.source
-    if here['corpus'] == there.get('corpus') and there.get('documents') in (
-        None,
-        here['documents'],
-    ):
+    if here['documents'] == there.get('documents'):
         return True
     same = all(here[name] == there.get(name, '') for name in ('split', 'name', 'source'))
     if same and _place(here) == _place(there):
@@ -84,12 +73,6 @@ def warnings(
     """
     for split, how in uses.items():
         if store is not None and is_own_text(store, source_of(experiment, split)):
-            if 'documents' not in store.source:
-                yield (
-                    f'{store.folder} was built by an earlier version, which kept a checksum of the '
-                    f'first and the last document only: if others of {split} have changed or moved '
-                    'since, wrong ones are left out; then build it again in another folder.'
-                )
             yield (
                 f'{store.folder} holds {split}, which is {how}: a token finds the other documents of '
                 'its own split, so it gains more than new text would; build the datastore with '

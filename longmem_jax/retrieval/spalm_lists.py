@@ -30,7 +30,7 @@ SEARCH = (
     'index', 'key', 'context', 'centroids', 'code_size', 'probe', 'rerank', 'train_keys', 'seed',
 )  # fmt: skip
 SAVED_EVERY = 16  # parts
-ABOUT = schema.fields({}, {'sha256': schema.text('[0-9a-f]{64}', 'a SHA-256')}, others=True)
+ABOUT = schema.fields({'sha256': schema.text('[0-9a-f]{64}', 'a SHA-256')}, others=True)
 
 
 class Lists:
@@ -134,9 +134,8 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
             'again.'
         )
     saved = schema.require(json_file.read(finished), ABOUT, finished)
-    if 'sha256' in saved:  # lists of earlier versions have none
-        sums = {path.name: saved['sha256']}
-        verified.require(folder, sums, 'int64', again=settings.verify, report=report)
+    sums = {path.name: saved['sha256']}
+    verified.require(folder, sums, 'int64', again=settings.verify, report=report)
     return Lists(folder, np.memmap(path, np.int64, 'r', shape=shape), firsts, store)
 
 

@@ -194,11 +194,6 @@ class Checkpointer:
         with self._saving():
             self._manager.wait_until_finished()
             self._pending = False
-            if jax.process_index() == 0:
-                present = {str(step) for step in self.steps()}
-                for path in self.directory.glob(f'*.{checksums.CHECKSUMS}'):  # of earlier versions
-                    if path.name.split('.')[0] not in present:
-                        path.unlink()
 
     def close(self) -> None:
         """Waits for pending saves, then closes; may be called twice. Errors as in `maybe_save`."""

@@ -100,17 +100,6 @@ class SealedFolder(atomicity.AtomicRenameTemporaryPath):
         await asyncio.to_thread(files.sync, Path(final).parent)
 
 
-def places(directory: Path, step: int) -> tuple[Path, Path]:
-    """The folder of a checkpoint, and the list that an earlier version wrote next to it."""
-    return directory / str(step), directory / f'{step}.{CHECKSUMS}'
-
-
-def list_of(directory: Path, step: int) -> Path | None:
-    """The file with the checksums of a checkpoint; None if there is none."""
-    folder, earlier = places(directory, step)
-    return next((path for path in (folder / CHECKSUMS, earlier) if path.exists()), None)
-
-
 def damage(directory: Path, step: int, report: Callable[[str], None] = lambda line: None) -> str:
     """What is wrong with the files of a checkpoint, by its checksums; '' if nothing is.
 
@@ -148,12 +137,12 @@ def _damage(
     directory: Path, step: int, report: Callable[[str], None], *, from_disk: bool = False
 ) -> str:
     """See `damage`; `from_disk`: from the disk, not from the memory of the system."""
-    listed = list_of(directory, step)
-    if listed is None:
-        return ''
     folder = directory / str(step)
+    listed = folder / CHECKSUMS
     try:
         expected = json.loads(listed.read_bytes())
+    except FileNotFoundError:
+        return 'its checksums are missing'
     except (*GONE, ValueError, RecursionError) as error:
         return f'{listed.name} cannot be read, {type(error).__name__}'
     if not isinstance(expected, dict) or any('..' in name.split('/') for name in expected):

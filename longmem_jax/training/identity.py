@@ -5,13 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from longmem_jax.config import earlier
-from longmem_jax.config.sections import present
-from longmem_jax.data.content import EARLIER_ORDER, ORDER
 from longmem_jax.errors import UsageError
-from longmem_jax.files import checksum
 from longmem_jax.problems import differing
 from longmem_jax.training.optimizer import GIVEN
 
@@ -52,12 +47,7 @@ def settings_of(config: Any) -> dict[str, Any]:
     optimizer = {
         name: value for name, value in config.optimizer.to_dict().items() if name != 'name'
     }
-    # Documents come in an order that NumPy draws, and another version may draw another one.
-    order = np.random.default_rng([0, 0]).permutation(64)
-    return {
-        'config': {'train': train, 'optimizer': optimizer, 'data': {'seed': config.data.seed}},
-        'order of documents': checksum(order.astype(np.int64).tobytes())[:8],
-    }
+    return {'config': {'train': train, 'optimizer': optimizer, 'data': {'seed': config.data.seed}}}
 
 
 def model_of(config: Any) -> dict[str, Any]:
@@ -137,9 +127,7 @@ def require_same(
     # What only training needs is stored as well, under names of the configuration.
     of_training = () if going_on else ('config.train.', 'config.optimizer.')
     unread = [name for name in saved if name not in given and name.startswith(of_training)]
-    saved = {
-        name: present(name, value) for name, value in saved.items() if name not in (*OWN, *unread)
-    }
+    saved = {name: value for name, value in saved.items() if name not in (*OWN, *unread)}
     if MODEL in saved and MODEL in given:
         saved[MODEL] = plain(earlier.completed(saved[MODEL], given[MODEL]))
     fields = differing_fields(saved, given)
@@ -163,7 +151,6 @@ def other_data(saved: dict[str, Any], going_on: GoingOn, where: str) -> list[str
     if DATA not in saved or not going_on.data:
         return []
     before, now = (data['content'] for data in (saved[DATA], plain(going_on.data)))
-    before = {ORDER: EARLIER_ORDER} | before
     fields = differing_fields(in_both(before, now), in_both(now, before))
     if fields and not going_on.accept_other_data:
         fields += differing_fields(saved[DATA]['place'], going_on.data['place'])

@@ -7,7 +7,6 @@ from typing import Any
 
 from longmem_jax.errors import UsageError
 from longmem_jax.files import own_folder
-from longmem_jax.training import checksums
 
 
 @dataclasses.dataclass
@@ -71,10 +70,7 @@ def move(directory: Path, step: int, folder: Path) -> None:
     while target.exists():
         copies += 1
         target = folder / f'{step}-{copies}'
-    checkpoint, earlier = checksums.places(directory, step)
-    checkpoint.rename(target)
-    if earlier.is_file():
-        earlier.unlink()
+    (directory / str(step)).rename(target)
 
 
 def require_none(directory: Path, steps: list[int], at: int | None, *, moved: bool) -> None:

@@ -39,7 +39,7 @@ class Found:
     Attributes:
       broken: why it cannot be used; '' if it can.
       state: what was asked for.
-      run: the run that it is of; None = an earlier version did not say.
+      run: the run that it is of; None = it is not known.
     """
 
     broken: str = ''
@@ -65,13 +65,12 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
     where = f'{given.directory}: checkpoint {step}'
     if reason := _damage(given, step):
         return Found(reason)
-    sealed = checksums.list_of(given.directory, step) is not None
     try:
         saved = identity_of(manager, step)
         shapes = structure.saved_in(given.directory / str(step))
     except Exception as error:
-        return _failed(error, where, sealed)
-    if reason := _compare(given, saved, step, where, sealed):
+        raise _unreadable(error, where) from error
+    if reason := _compare(given, saved, step, where):
         return Found(reason)
     asked = structure.asked_for(abstract)
     _require_fits(shapes, asked, where, part=given.only_read)
@@ -80,9 +79,7 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
     try:
         state = _read(manager, step, abstract, part=shapes.keys() != asked.keys())
     except Exception as error:
-        return _failed(error, where, sealed)
-    if (held := _step_of(state, step)) != step:
-        return Found(f'it holds step {held}')
+        raise _unreadable(error, where) from error
     if going_on and (lines := identities.other_settings(saved, going_on)):
         given.report(f'Differs from checkpoint {step}: {"; ".join(lines)}.')
     if other:
@@ -106,17 +103,15 @@ def _damage(given: Given, step: int) -> str:
     return found
 
 
-def _failed(error: Exception, where: str, sealed: bool) -> Found:
-    """Broken, if there are no checksums that say otherwise; raises `UsageError` where there are."""
-    if sealed:
-        raise UsageError(
-            f'{where} is intact, but cannot be restored ({_in_short(error)}). Nothing was '
-            'changed; run the same command again.'
-        ) from error
-    return Found(_in_short(error))
+def _unreadable(error: Exception, where: str) -> UsageError:
+    """The error for a checkpoint whose checksums are right."""
+    return UsageError(
+        f'{where} is intact, but cannot be restored ({_in_short(error)}). Nothing was '
+        'changed; run the same command again.'
+    )
 
 
-def _compare(given: Given, saved: Any, step: int, where: str, sealed: bool) -> str:
+def _compare(given: Given, saved: Any, step: int, where: str) -> str:
     """Compares the identity of a checkpoint: why it is broken, or ''; raises `UsageError`."""
     if not isinstance(saved, dict):
         return 'its identity is not a list of fields'
@@ -129,13 +124,6 @@ def _compare(given: Given, saved: Any, step: int, where: str, sealed: bool) -> s
         )
     if saved.get(identities.STEP, step) != step:
         return f'it holds step {saved[identities.STEP]}'
-    if not sealed and run:
-        return 'its checksums are missing'
-    if not sealed:
-        given.report(
-            f'Checkpoint {step} has no checksums: an earlier version was ended before it wrote them. '
-            'Damage in it may not be noticed.'
-        )
     return ''
 
 
@@ -173,11 +161,3 @@ def _in_short(error: Exception) -> str:
     if number := of_disk(error):
         return os.strerror(number)
     return f'{type(error).__name__}: {(str(error).splitlines() or [""])[0][:200]}'
-
-
-def _step_of(state: Any, default: int) -> int:
-    """The field `step` of a state, if it has one."""
-    found = (
-        state.get('step', default) if isinstance(state, dict) else getattr(state, 'step', default)
-    )
-    return int(found)

@@ -16,7 +16,6 @@ from longmem_jax.config.base import base
 from longmem_jax.config.saved import restored, saved_config, write
 from longmem_jax.config.sections import add
 from longmem_jax.errors import UsageError
-from longmem_jax.training import identity
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -53,19 +52,6 @@ def test_overrides_do_what_they_do_with_the_file_of_the_config():
     assert found.evaluate.segment_length == 16 and found.retrieval.context == 4
 
 
-def test_fields_of_a_section_that_are_gone_are_left_out_of_earlier_runs():
-    """Of the config and of what a checkpoint belongs to; other unknown fields still differ."""
-    config = lifelong_classification.get_config('tiny,method=mbpa')
-    content = json.loads(config.to_json())
-    content['lifelong']['mbpa'] |= dict(faiss_rows=0, faiss_probe=8)
-    method = restored(content, 'FILE').lifelong.mbpa.to_dict()
-    assert method == config.lifelong.mbpa.to_dict()
-    given, path = {'config.lifelong.mbpa': identity.plain(method)}, 'config.lifelong.mbpa'
-    identity.require_same({path: content['lifelong']['mbpa']}, given, None, 'WHERE', 'OTHERWISE')
-    with pytest.raises(UsageError, match='config.lifelong.mbpa.other'):
-        identity.require_same({path: given[path] | dict(other=1)}, given, None, 'WHERE', '')
-
-
 def test_numbers_keep_their_types():
     given = content()
     given['optimizer']['learning_rate'] = 1
@@ -100,7 +86,6 @@ def changed(path, value):
         (changed('data.task', {'a.b': 1}), "'a.b' cannot be the name of a field"),
         (changed('data.task', {'a': [[[[[[[[[[1]]]]]]]]]]}), 'more than 8 nested lists or sections'),
         (changed('model.transformer_xl', {'memory_lenght': 3}), "did you mean 'memory_length'"),
-        (changed('model.kind', 'memory_transformer'), 'Train again with :memory=memory_tokens'),
     ],
 )  # fmt: skip
 def test_what_is_no_config_is_one_message(wrong, message):

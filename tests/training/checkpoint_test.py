@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import json
 import os
 import re
 import shutil
@@ -26,7 +25,6 @@ from longmem_jax.training.identity import (
     other_data,
     other_settings,
     plain,
-    settings_of,
 )
 
 IDENTITY = {'config.model': {'num_layers': 2, 'attention': ['local', 'local']}, 'tokenizer': 'a1'}
@@ -193,47 +191,12 @@ def test_a_broken_newest_one_is_told_and_put_aside(open_run, mesh, damage):
     assert reports == []
 
 
-def as_an_earlier_version(folder, *, sealed):
-    """A checkpoint as it was before it had step, run and checksums; sealed: with those next to it."""
-    (folder / 'checksums.json').unlink()
-    path = folder / 'identity' / 'metadata'
-    saved = json.loads(path.read_text())
-    path.write_text(json.dumps({name: saved[name] for name in IDENTITY}))
-    if sealed:
-        found = json.dumps(checksums.of_files(folder))
-        folder.with_name(f'{folder.name}.checksums.json').write_text(found)
-
-
-@pytest.mark.parametrize('damage', [None, truncate, delete_arrays, cut_identity])
-def test_an_earlier_version_without_checksums_is_said_and_restoring_tells(open_run, mesh, damage):
+def test_a_checkpoint_without_checksums_is_damaged(open_run, mesh):
     save(open_run, mesh)
     saver, reports = open_run()
-    as_an_earlier_version(saver.directory / '4', sealed=False)
-    if damage is not None:
-        damage(saver.directory / '4')
-    found = saver.restore(abstract(make_state(0, mesh, 'data')))
-    require_restored(found, 4 if damage is None else 2, mesh)
-    if damage is None:
-        (line,) = reports
-        assert 'Checkpoint 4 has no checksums' in line
-    else:
-        assert any('Checkpoint 4 is broken' in line for line in reports)
-
-
-@pytest.mark.parametrize('damaged', [False, True])
-def test_checksums_of_an_earlier_version_count(open_run, mesh, damaged):
-    save(open_run, mesh)
-    saver, reports = open_run()
-    as_an_earlier_version(saver.directory / '4', sealed=True)
-    if damaged:
-        flip(saver.directory / '4')
-    found = saver.restore(abstract(make_state(0, mesh, 'data')))
-    require_restored(found, 2 if damaged else 4, mesh)
-    assert len(reports) == damaged
-    for step in (6, 8, 10):
-        saver.maybe_save(step, make_state(step, mesh, 'data'))
-    saver.wait()
-    assert not list(saver.directory.glob('*.checksums.json')), 'of checkpoints that are gone'
+    (saver.directory / '4' / 'checksums.json').unlink()
+    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 2, mesh)
+    assert len(reports) == 1 and 'its checksums are missing' in reports[0]
 
 
 @pytest.mark.parametrize('content', ['', '[]', 'null', '3', '{"a": 1', '[' * 100_000, None])
@@ -408,13 +371,10 @@ def test_all_broken_never_begins_anew(open_run, mesh):
         open_run()[0].restore(abstract(make_state(0, mesh, 'data')))
 
 
-@pytest.mark.parametrize('sealed', [True, False])
-def test_a_whole_checkpoint_that_does_not_fit_is_left_where_it_is(open_run, mesh, sealed):
+def test_a_whole_checkpoint_that_does_not_fit_is_left_where_it_is(open_run, mesh):
     """Structure, shapes and dtypes are compared before anything is read."""
     save(open_run, mesh)
     saver, reports = open_run()
-    if not sealed:
-        as_an_earlier_version(saver.directory / '4', sealed=False)
     state = make_state(0, mesh, 'data')
     replicated = NamedSharding(mesh, P())
     others = {
@@ -517,16 +477,3 @@ def test_tuples_of_a_configuration_are_no_difference():
     assert other_data(saved, given, 'checkpoint 3') == []
     changed = dataclasses.replace(given, settings=given.settings | {'rate': 0.2})
     assert other_settings(saved, changed) == ['rate: 0.1 in the checkpoint, 0.2 given']
-
-
-def test_another_order_of_documents_is_said(monkeypatch):
-    """NumPy does not promise its draws between versions."""
-    before = plain(settings_of(base()))
-
-    class Other:
-        def permutation(self, count):
-            return np.arange(count)
-
-    monkeypatch.setattr(np.random, 'default_rng', lambda seed: Other())
-    (line,) = other_settings({'settings': before}, GoingOn(settings=settings_of(base())))
-    assert re.fullmatch(r"order of documents: '\w{8}' in the checkpoint, '\w{8}' given", line)

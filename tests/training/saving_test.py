@@ -154,19 +154,6 @@ def test_a_copy_under_another_step_is_found_out(opened):
     assert 'Checkpoint 9 is broken (it holds step 2)' in reports[0]
 
 
-def test_the_state_tells_its_step_where_the_identity_does_not(opened):
-    """As in checkpoints of earlier versions."""
-    directory = save(opened, 2, 4)
-    shutil.copytree(directory / '2', directory / '9')
-    path = directory / '9' / 'identity' / 'metadata'
-    path.write_text(json.dumps(IDENTITY))
-    checksums.seal(directory / '9')
-    for only_read in (True, False):
-        saver, reports = opened(going_on=None if only_read else TRAINING)
-        require_restored(saver.restore(abstract()), 4)
-        assert '(it holds step 2)' in reports[0]
-
-
 def test_a_checkpoint_of_another_run_is_refused(opened):
     ours, theirs = (save(opened, 2, 4, workdir=name) for name in ('ours', 'theirs'))
     shutil.copytree(theirs / '4', ours / '6')
@@ -227,10 +214,13 @@ def test_other_data_is_refused_with_what_differs_and_can_be_accepted(opened):
     assert np.all(saver.restore(abstract())[0].cursor['document'] == 7) and reports == []
 
 
-def test_the_order_of_earlier_versions_is_another_one(opened):
-    """A checkpoint that does not say its order has the first."""
-    save(opened, 2)
-    now = {**DATA, 'content': DATA['content'] | {ORDER: 'version 2'}}
+def test_another_order_of_documents_is_refused(opened):
+    """An order belongs to a version of the library; accepted, the data begins again."""
+    before, now = (
+        {**DATA, 'content': DATA['content'] | {ORDER: order}}
+        for order in ('version 1', 'version 2')
+    )
+    save(opened, 2, going_on=GoingOn(data=before, settings=SETTINGS))
     with pytest.raises(UsageError, match="'version 1' in the checkpoint, 'version 2' given"):
         opened(going_on=GoingOn(data=now, settings=SETTINGS))[0].restore(abstract())
     accepted = GoingOn(data=now, settings=SETTINGS, accept_other_data=True)
