@@ -27,7 +27,7 @@ SPARSE = {'replay': (16, 448), 'agem': (16, 448)}
 
 
 def get_config(arg=''):
-    data = dict(rows=3000, validation_rows=0, test_rows=450, max_length=64)
+    data = dict(rows=3000, test_rows=450, max_length=64)
     return lifelong(
         arg, 'classification', batch=32, by_method=EPISODES | SPARSE, tiny_data=data,
     )  # fmt: skip

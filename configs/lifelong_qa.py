@@ -17,5 +17,5 @@ from longmem_jax.configs._lifelong import lifelong
 
 
 def get_config(arg=''):
-    data = dict(rows=2000, validation_rows=0, test_rows=200, max_length=64, max_question=24)
+    data = dict(rows=2000, test_rows=200, max_length=64, max_question=24)
     return lifelong(arg, 'qa', batch=8, by_method={}, tiny_data=data)

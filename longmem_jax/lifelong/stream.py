@@ -19,12 +19,10 @@ class Task(NamedTuple):
 
     Attributes:
       train: what a stream shows.
-      validation: held out of it, to choose settings by; may have no rows.
       test: what a learner is asked.
     """
 
     train: Rows
-    validation: Rows
     test: Rows
 
 
@@ -35,13 +33,12 @@ class Stream(NamedTuple):
       rows: numpy arrays.
       tasks: the task of every row, int32 [rows], numbers into `names`.
       names: tasks, in their order.
-      validations, tests: what each task asks, in the same order.
+      tests: what each task asks, in the same order.
     """
 
     rows: Rows
     tasks: np.ndarray
     names: tuple[str, ...]
-    validations: tuple[Rows, ...]
     tests: tuple[Rows, ...]
 
     @property
@@ -125,6 +122,5 @@ def _stream(
         rows=rows,
         tasks=numbers,
         names=tuple(order),
-        validations=tuple(tasks[name].validation for name in order),
         tests=tuple(tasks[name].test for name in order),
     )

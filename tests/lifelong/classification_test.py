@@ -16,9 +16,7 @@ from longmem_jax.lifelong.data.texts import Marked
 from tests.lifelong.words import word_tokenizer, words_of
 
 SHARED = Path(__file__).parents[3] / 'shared' / 'data' / 'text_classification'
-SETTINGS = dict(
-    rows=4, validation_rows=2, test_rows=3, max_length=8, cleaning='plain', seed=1
-)  # fmt: skip
+SETTINGS = dict(rows=4, test_rows=3, max_length=8, cleaning='plain', seed=1)
 COLUMNS = {'yelp': 1, 'amazon': 2, 'ag_news': 2, 'dbpedia': 2, 'yahoo': 3}
 
 
@@ -52,14 +50,12 @@ def test_every_set_gives_as_many_rows_and_its_own_classes(root):
     found = data.read(str(root), SETTINGS)
     assert set(found) == set(data.SETS)
     for name, splits in found.items():
-        assert [len(part.texts) for part in splits] == [4, 2, 3], name
+        assert [len(part.texts) for part in splits] == [4, 3], name
         source = data.SETS[name]
         for part in splits:
             for text, label in zip(part.texts, part.classes, strict=True):
                 number = int(text.split()[2])
                 assert text.startswith(name) and label == source.first + number % source.classes
-        # What is held out is not trained on.
-        assert not set(splits.train.texts) & set(splits.validation.texts)
     taken = np.concatenate(
         [np.arange(s.first, s.first + s.classes) for n, s in data.SETS.items() if n != 'yelp']
     )
@@ -101,7 +97,7 @@ def test_rows_are_marked_cut_and_padded(tmp_path):
     write(tmp_path / 'f.csv', [[1, 'one two [SEP] one'], [2, 'one ' * 9]])
     examples = data.read_file(tmp_path / 'f.csv', 'yelp', 'plain')
     tokenizer = word_tokenizer('one', 'two')
-    splits = data.Splits(examples, examples, examples)
+    splits = data.Splits(examples, examples)
     rows = data.tasks({'yelp': splits}, tokenizer, 6)['yelp'].train
     assert rows.tokens.dtype == np.uint16 and rows.types.dtype == np.uint8
     first, second = (words_of(tokenizer, row) for row in rows.tokens)
@@ -132,7 +128,7 @@ def test_wrong_files(tmp_path, message):
 @pytest.mark.parametrize(
     'changes, message',
     [
-        (dict(rows=7), 'train.csv: has 8 usable rows.*rows = 7'),
+        (dict(rows=9), 'train.csv: has 8 usable rows.*rows = 9 needs 9'),
         (dict(test_rows=6), 'test.csv: has 5 usable rows'),
         (dict(cleaning='mild'), 'cleaning = .mild.: '),
         (dict(rows=0), 'rows = 0'),
@@ -211,7 +207,7 @@ def test_wrong_orders(root):
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason='the real files are not here')
 def test_real_files():
-    settings = data.SETTINGS | dict(rows=2500, validation_rows=100, test_rows=400)
+    settings = data.SETTINGS | dict(rows=2500, test_rows=400)
     found = data.read(str(SHARED), settings)
     for name, splits in found.items():
         first, count = data.SETS[name].first, data.SETS[name].classes

@@ -119,7 +119,6 @@ def test_problems(tmp_path):
 @pytest.mark.slow
 def test_the_command_reads_what_the_stream_shows(tmp_path, capsys):
     config = small_config(tmp_path)
-    config.data.task.update(validation_rows=2)
     output = str(tmp_path / 'encoder')
     pretrain_encoder.run(config, output, steps=1, batch=2)
     assert '100 texts, ' in capsys.readouterr().out

@@ -17,9 +17,7 @@ from longmem_jax.lifelong.rows import Rows
 from tests.lifelong.words import word_tokenizer, words_of
 
 SHARED = Path(__file__).parents[3] / 'shared' / 'data'
-SETTINGS = dict(
-    rows=0, validation_rows=0, test_rows=0, max_length=24, max_question=6, seed=0
-)  # fmt: skip
+SETTINGS = dict(rows=0, test_rows=0, max_length=24, max_question=6, seed=0)
 WORDS = 'ann bob ran sat home who in london the of river thames cannotanswer'.split()
 
 
@@ -142,7 +140,7 @@ def test_rows_of_all_tasks(root):
 
 def test_a_cut_context_loses_answers(root):
     """Rows to train on without an answer are left out; test rows stay and count as wrong."""
-    found, lines = made(root, ('squad',), max_length=16, max_question=3, validation_rows=0)
+    found, lines = made(root, ('squad',), max_length=16, max_question=3)
     assert len(found['squad'].train) == 2
     context = 'the ' * 20 + 'Ann'
     asked = ('Who?', [answer(context, 'Ann')])
@@ -195,7 +193,7 @@ def test_wrong_settings(root):
     with pytest.raises(UsageError, match='max_question = 20: leaves no room'):
         made(root, max_question=20)
     with pytest.raises(UsageError, match='squad: has 2 usable rows'):
-        made(root, ('squad',), validation_rows=2)
+        made(root, ('squad',), rows=3)
     with pytest.raises(UsageError, match="task = 'news'"):
         made(root, ('news',))
     with pytest.raises(UsageError, match='no such file'):

@@ -62,7 +62,6 @@ ORDERS = {
 }
 SETTINGS, FIELDS = defaults_and_rules(
     rows=(115_000, (1, 10**9)),  # to train on, of every set
-    validation_rows=(5_000, (0, 10**9)),  # held out of the others of `train.csv`
     test_rows=(7_600, (1, 10**9)),
     max_length=(128, (8, 2**15)),  # tokens of a row, with its marks
     cleaning=('plain', ('plain', 'mll')),  # or 'mll'
@@ -85,7 +84,6 @@ class Splits(NamedTuple):
     """The examples of a set."""
 
     train: Examples
-    validation: Examples
     test: Examples
 
 
@@ -189,17 +187,14 @@ def read(
         folder, seed = _folder(path, name), settings['seed']
         given = read_file(folder / 'train.csv', name, settings['cleaning'])
         asked = read_file(folder / 'test.csv', name, settings['cleaning'])
-        train, held_out = choose(
-            len(given.texts), settings['rows'], settings['validation_rows'],
-            f'{folder / "train.csv"}', seed,
-        )  # fmt: skip
+        train = choose(len(given.texts), settings['rows'], f'{folder / "train.csv"}', seed)
         if len(asked.texts) < settings['test_rows']:
             raise UsageError(
                 f'{folder / "test.csv"}: has {len(asked.texts):,} usable rows, and test_rows = '
                 f'{settings["test_rows"]:,}; lower it.'
             )
         test = np.random.default_rng(seed).permutation(len(asked.texts))[: settings['test_rows']]
-        found[name] = Splits(given.take(train), given.take(held_out), asked.take(test))
+        found[name] = Splits(given.take(train), asked.take(test))
     return found
 
 

@@ -42,7 +42,6 @@ ORDERS = {
 }
 SETTINGS, FIELDS = defaults_and_rules(
     rows=(0, int),  # to train on, of every task; 0 = all
-    validation_rows=(1_000, int),  # held out of the training file
     test_rows=(0, int),  # at most; 0 = all
     max_length=(384, (16, 2**15 - 1)),  # tokens of a row, with its marks
     max_question=(64, (1, 2**14)),  # tokens of a question
@@ -322,7 +321,7 @@ def tasks(
     """
     encoder, found = _Encoder(tokenizer, settings), {}
     for name, (training, asked) in questions.items():
-        train, held_out = _choose(encoder, training, name)
+        train = _choose(encoder, training, name)
         order = _in_order(len(asked), settings['test_rows'], settings['seed'])
         tested = [
             row
@@ -333,10 +332,10 @@ def tasks(
             raise UsageError(f'{name}: the development file has no questions with a context.')
         missed = sum(not len(row.answers) for row in tested)
         report(
-            f'{name}: {len(train):,} rows to train on, {len(held_out):,} held out, {len(tested):,} to '
-            f'test; {missed:,} of these have no answer in the first {settings["max_length"]} tokens'
+            f'{name}: {len(train):,} rows to train on, {len(tested):,} to test; {missed:,} of these '
+            f'have no answer in the first {settings["max_length"]} tokens'
         )
-        found[name] = train, held_out, tested
+        found[name] = train, tested
     most = max(len(row.answers) for splits in found.values() for rows in splits for row in rows)
     return {
         name: Task(*(_rows(encoder.marked, rows, settings['max_length'], most) for rows in splits))
@@ -344,18 +343,13 @@ def tasks(
     }
 
 
-def _choose(
-    encoder: _Encoder, training: Sequence[Question], name: str
-) -> tuple[list[_Encoded], list[_Encoded]]:
-    """Rows to train on and rows held out, all with an answer."""
-    settings = encoder.settings
-    rows, held_out = settings['rows'], settings['validation_rows']
-    order = _in_order(len(training), rows, settings['seed'])
+def _choose(encoder: _Encoder, training: Sequence[Question], name: str) -> list[_Encoded]:
+    """Rows to train on, all with an answer."""
+    rows, seed = encoder.settings['rows'], encoder.settings['seed']
     answered: list[_Encoded] = []
-    for i in order:
-        if rows and len(answered) == rows + held_out:
+    for i in _in_order(len(training), rows, seed):
+        if rows and len(answered) == rows:
             break
         if row := encoder.row(training[i], answered=True):
             answered.append(row)
-    train, later = choose(len(answered), rows, held_out, name, settings['seed'])
-    return [answered[i] for i in train], [answered[i] for i in later]
+    return [answered[i] for i in choose(len(answered), rows, name, seed)]

@@ -37,7 +37,6 @@ SETTINGS, FIELDS = defaults_and_rules(
     vectors=('', str),
     num_clusters=(10, (1, 10**6)),
     rows=(0, int),  # to train on; 0 = all
-    validation_rows=(0, int),  # held out of the training file
     test_rows=(0, int),  # at most; 0 = all
     max_length=(64, (8, 2**15)),  # tokens of a sentence with a relation, and their marks
     # Candidates to train on: those that a task so far has had, as published; or all.
@@ -67,7 +66,6 @@ class Relations(NamedTuple):
 
     names: list[str]
     train: Examples
-    validation: Examples
     test: Examples
 
 
@@ -77,13 +75,12 @@ class Encoded(NamedTuple):
     Attributes:
       names: tokens of the relations' names, each with a [SEP] after it, [relations, tokens] of the
         dtype of rows; `NOTHING` after them. For `heads.Candidates`.
-      train, validation, test: rows; a row is [CLS] SENTENCE [SEP], and leaves room for a name. Its
+      train, test: rows; a row is [CLS] SENTENCE [SEP], and leaves room for a name. Its
         answer is its candidates, int32 [rows, most], the right one first, -1 = none.
     """
 
     names: np.ndarray
     train: Rows
-    validation: Rows
     test: Rows
 
 
@@ -167,13 +164,10 @@ def read(path: str, settings: Mapping[str, Any]) -> Relations:
         raise UsageError(f'config.data.path = {path!r}: must have {NAMES}, {wanted}.')
     names = [line.strip() for line in lines_of(root / NAMES)]
     given, asked = (read_file(files[split], names) for split in ('train', 'test'))
-    train, held_out = choose(
-        len(given.sentences), settings['rows'], settings['validation_rows'], str(files['train']),
-        settings['seed'],
-    )  # fmt: skip
+    train = choose(len(given.sentences), settings['rows'], str(files['train']), settings['seed'])
     order = np.random.default_rng(settings['seed']).permutation(len(asked.sentences))
     test = order[: settings['test_rows'] or None]
-    return Relations(names, given.take(train), given.take(held_out), asked.take(test))
+    return Relations(names, given.take(train), asked.take(test))
 
 
 def training_texts(relations: Relations) -> list[str]:
@@ -204,7 +198,7 @@ def encode(relations: Relations, tokenizer: Tokenizer, max_length: int) -> Encod
         parts = [marked.join(ids[: room - 2]) for ids in marked.all_ids(given.sentences)]
         return marked.rows(parts, room, given.candidates)
 
-    return Encoded(names, *map(rows, (relations.train, relations.validation, relations.test)))
+    return Encoded(names, *map(rows, (relations.train, relations.test)))
 
 
 def only_seen(candidates: np.ndarray, seen: np.ndarray) -> np.ndarray:
@@ -246,17 +240,13 @@ def tasks(
         inside[list(clusters[cluster])] = True
         seen |= inside
         splits = []
-        for rows, asked in (
-            (encoded.train, False),
-            (encoded.validation, True),
-            (encoded.test, True),
-        ):
+        for rows, asked in ((encoded.train, False), (encoded.test, True)):
             chosen = inside[rows.answer[:, 0]]
             candidates = rows.answer[chosen]
             candidates = candidates if asked or all_candidates else only_seen(candidates, seen)
             answer = choose_from(candidates[:, 0], candidates[:, 1:])
             splits.append(Rows(rows.tokens[chosen], rows.types[chosen], answer))
-        for rows, name in ((splits[0], 'training'), (splits[2], 'test')):
+        for rows, name in zip(splits, ('training', 'test'), strict=True):
             if not len(rows):
                 raise UsageError(
                     f'cluster {cluster}: no row of the {name} file has one of its relations; use more '

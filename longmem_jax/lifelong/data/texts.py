@@ -80,21 +80,16 @@ class Marked:
         return Rows(tokens, types, answer)
 
 
-def choose(
-    count: int, rows: int, validation_rows: int, where: str, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the rows to train on (0 = all that are left) and of those held out, drawn without
-    replacement from `count`. `where` are the rows, for messages.
+def choose(count: int, rows: int, where: str, seed: int) -> np.ndarray:
+    """Numbers of the rows to train on (0 = all), drawn without replacement from `count`.
+
+    `where` are the rows, for messages.
 
     Raises:
-      UsageError: there are not as many, or none is left to train on.
+      UsageError: there are not as many, or none.
     """
-    needed = max(rows, 1) + validation_rows
-    if count < needed:
+    if count < max(rows, 1):
         raise UsageError(
-            f'{where}: has {count:,} usable rows, and rows = {rows:,} with validation_rows = '
-            f'{validation_rows:,} need {needed:,}; lower one of them.'
+            f'{where}: has {count:,} usable rows, and rows = {rows:,} needs {max(rows, 1):,} or more.'
         )
-    order = np.random.default_rng(seed).permutation(count)
-    last = len(order) - validation_rows if not rows else rows
-    return order[:last], order[last : last + validation_rows]
+    return np.random.default_rng(seed).permutation(count)[: rows or None]
