@@ -1,6 +1,7 @@
 """What the figure of sticky memories claims."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -20,9 +21,18 @@ def test_only_attention_keeps_a_vector():
     np.testing.assert_allclose(sticky_room.left('none', 0.0, 0.05, 0.5)[:2], [0.5, 0.25], atol=0.01)
 
 
+def widest(share, tau):
+    """The widest Gaussian that keeps a vector for good, if `share` of the attention has it.
+
+    A vector with the small room r of [0, 1] gets r share / (width sqrt(2 pi)) of that attention and
+    r (1 - share) of the rest. With sticky memories its next room is tau times the sum.
+    """
+    return share / (math.sqrt(2 * math.pi) * (1 / tau - 1 + share))
+
+
 @pytest.mark.parametrize('share', [0.125, 0.25, 0.5])
 def test_a_vector_lasts_where_attention_is_narrower_than_said(share):
-    limit = sticky_room.widest(share, 0.5)
+    limit = widest(share, 0.5)
     at = [sticky_room.WRITES.index(number) for number in (1, 16)]
     for factor, lasts in ((0.7, True), (1.5, False)):
         once, later = np.asarray(sticky_room.left('quantile', share, factor * limit, 0.5))[at]

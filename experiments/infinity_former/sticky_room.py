@@ -12,7 +12,6 @@ at the first write. It may grow, since repeated sampling at one position widens 
 
 import argparse
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +71,6 @@ def left(kind: str, share: float, width: float, tau: float, seed: int = 0) -> tu
         old = continuous.psi64(positions(kind, mass, key), *functions) @ coefficients
         coefficients = update[:SAMPLES].T @ old
     return tuple(found[write] / found[0] for write in WRITES)
-
-
-def widest(share: float, tau: float) -> float:
-    """The widest Gaussian that keeps a vector for good, if `share` of the attention has it.
-
-    A vector with the small room r of [0, 1] gets r share / (width sqrt(2 pi)) of that attention and
-    r (1 - share) of the rest. With sticky memories its next room is tau times the sum.
-    """
-    return share / (math.sqrt(2 * math.pi) * (1 / tau - 1 + share))
 
 
 def label(kind: str, share: float, width: float) -> str:

@@ -24,9 +24,9 @@ from longmem_jax.models.stack import context_of, has_table
 GPT2_SMALL = dict(
     model_type='gpt2', vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12
 )
-# Layers that hosts have by themselves; others are memories, or attention that `graft` has changed.
 # Tokens that a host without a memory keeps in training, unless more are asked for.
 TRAINING_CACHE = 2048
+# Layers that hosts have by themselves; others are memories, or attention that `graft` has changed.
 OWN_LAYERS = {'attention': {'full', 'sliding'}, 'feed_forward': {'dense', 'experts'}}
 # Paths of the parameters that a host has; low-rank parts and memories are not among them.
 HOST = (

@@ -33,15 +33,6 @@ def log_probability(scores: np.ndarray, values: np.ndarray, targets: np.ndarray)
     return np.where(total > 0, np.log(np.where(total > 0, total, 1.0)), MISSING)
 
 
-def distribution(scores: np.ndarray, values: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Probabilities of all tokens by the neighbours alone, float64 [..., vocab_size]."""
-    weights = np.exp(log_weights(scores)).reshape(-1, scores.shape[-1])
-    query = np.repeat(np.arange(len(weights)), weights.shape[1])
-    probabilities = np.zeros((len(weights), vocab_size))
-    np.add.at(probabilities, (query, np.asarray(values).reshape(-1)), weights.reshape(-1))
-    return probabilities.reshape(*scores.shape[:-1], vocab_size)
-
-
 def mixture(logs: list[np.ndarray], shares: list[float]) -> np.ndarray:
     """Log of a mixture of probabilities, from arrays of one shape; `shares` sum to one."""
     terms = [log + np.log(share) for log, share in zip(logs, shares, strict=True) if share > 0]

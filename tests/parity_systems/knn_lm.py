@@ -29,6 +29,15 @@ class Store:
             yield at, self._arrays['keys'][at : at + size]
 
 
+def distribution(scores, values, vocab_size):
+    """Probabilities of all tokens by the neighbours alone, float64 [..., vocab_size]."""
+    weights = np.exp(knn_lm.log_weights(scores)).reshape(-1, scores.shape[-1])
+    query = np.repeat(np.arange(len(weights)), weights.shape[1])
+    probabilities = np.zeros((len(weights), vocab_size))
+    np.add.at(probabilities, (query, np.asarray(values).reshape(-1)), weights.reshape(-1))
+    return probabilities.reshape(*scores.shape[:-1], vocab_size)
+
+
 def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
     store = Store(arrays['in/datastore_keys'], arrays['in/datastore_values'])
@@ -54,7 +63,7 @@ def check(settings, arrays):
             arrays[f'out/knn_prob{suffix}'],
         )
         yield f'out/log_prob{suffix}', np.where(valid, mixed, 0), arrays[f'out/log_prob{suffix}']
-    warm = knn_lm.distribution(-distances / settings['temperature'], values, settings['vocab'])
+    warm = distribution(-distances / settings['temperature'], values, settings['vocab'])
     yield 'out/temperature_knn_probs', warm, arrays['out/temperature_knn_probs']
     reference = arrays['out/temperature_log_probs']
     with np.errstate(divide='ignore'):

@@ -70,7 +70,7 @@ def check(settings, arrays):
                     ours[f'grad/{kind}.{name}_{step}'] = leaf
             gradient = found.gradient
             dots['dot'].append(found.dot)
-            dots['reference_norm_sq'].append(found.norm_squared)
+            dots['reference_norm_sq'].append(agem.product(reference, reference))
             dots['dot_after'].append(agem.product(gradient, reference))
             lists['replay_loss'].extend(losses)
         moved = steps.update(optimizer, moved.params, moved.optimizer, gradient, result.loss)

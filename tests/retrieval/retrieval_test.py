@@ -34,7 +34,7 @@ from longmem_jax.retrieval import (
 from longmem_jax.retrieval.index import make_index
 from longmem_jax.retrieval.settings import KEYS
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
-from tests.parity_systems.knn_lm import Store
+from tests.parity_systems.knn_lm import Store, distribution
 
 
 @pytest.fixture(scope='module')
@@ -289,7 +289,7 @@ def test_a_mixture_may_be_one_part_alone(share):
 def test_probabilities_by_neighbours_are_probabilities():
     random = np.random.default_rng(0)
     scores, values = -random.random((7, 5)) * 9, random.integers(0, 11, (7, 5))
-    whole = knn_lm.distribution(scores, values, 11)
+    whole = distribution(scores, values, 11)
     np.testing.assert_allclose(whole.sum(axis=-1), 1.0)
     for token in range(11):
         one = np.exp(knn_lm.log_probability(scores, values, np.full((7,), token)))

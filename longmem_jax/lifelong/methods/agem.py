@@ -58,12 +58,10 @@ class Projection(NamedTuple):
     Attributes:
       gradient: what is applied.
       dot: product with the reference before, float32 scalar.
-      norm_squared: of the reference, float32 scalar.
     """
 
     gradient: Any
     dot: jax.Array
-    norm_squared: jax.Array
 
 
 def product(one: Any, other: Any) -> jax.Array:
@@ -77,7 +75,7 @@ def project(gradient: Any, reference: Any) -> Projection:
     # NaN is not at least 0: with such a reference the step is skipped.
     share = jnp.where(dot >= 0, 0, dot / jnp.where(squared == 0, 1, squared))
     projected = jax.tree.map(lambda g, r: g - share * r, gradient, reference)
-    return Projection(projected, dot, squared)
+    return Projection(projected, dot)
 
 
 def make(
