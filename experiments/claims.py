@@ -15,7 +15,6 @@ A path of cells is 'FILE: key / key / ...', FILE of the table `files`; `*` is ev
 What must hold is an expression, see `claim_language.py`.
 """
 
-import argparse
 import ast
 import functools
 import itertools
@@ -32,6 +31,7 @@ import numpy as np
 
 from experiments import page_tables, provenance
 from experiments.claim_language import Cells, number, true
+from experiments.options import make_parser
 from experiments.second_reading.rows import NAMED
 from longmem_jax import files
 from longmem_jax.memory.registry import LAYERS
@@ -330,9 +330,7 @@ def write() -> None:
 
 def main(given: list[str]) -> int:
     """Runs the command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument('--stale', action='store_true', help='commands that measure again')
     chosen.add_argument('--write', action='store_true', help='the sentences into the pages')

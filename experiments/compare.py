@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 from experiments import floors, markdown, provenance
 from experiments.compare_figures import TASK, draw, draw_scores, metrics_of
 from experiments.evaluation import memory_size
-from experiments.seeds import add_seeds, seed_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags
 
 TRAIN = 'longmem_jax.main'
 SIZES = ('memory_size', 'state_bytes', 'ms_per_step')
@@ -308,11 +308,7 @@ def _known(seeds: list[dict], name: str, scale: float, shown: Callable[[list[flo
 
 def main() -> None:
     """Runs the command."""
-    arguments = sys.argv[1:]
-    cut = arguments.index('--') if '--' in arguments else len(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('runs', nargs='+')
     parser.add_argument('--config', required=True)
     add_seeds(parser)
@@ -325,7 +321,7 @@ def main() -> None:
     parser.add_argument('--sweep', type=sweep, default=Sweep())
     parser.add_argument('--by_size', type=Path)
     parser.add_argument('--by_value', type=Path)
-    options = parser.parse_args(arguments[:cut])
+    options = parse_with_flags(parser, sys.argv[1:])
     if options.by_value and not options.sweep.field:
         parser.error('--by_value: needs --sweep=FIELD=VALUE,VALUE,...')
     results: dict[str, dict[str, list[dict]]] = {}
@@ -334,7 +330,7 @@ def main() -> None:
         by_value = results.setdefault(label, {})
         for value in options.sweep.values:
             for seed in options.seeds:
-                numbers = swept(options, label, variants, flags + arguments[cut + 1 :], value, seed)
+                numbers = swept(options, label, variants, flags + options.flags, value, seed)
                 by_value.setdefault(value, []).append(numbers)
                 name = options.sweep.label(label, value)
                 print(f'{name}, seed {seed}: {numbers["test"]["protocol"]}', flush=True)
@@ -351,7 +347,7 @@ def main() -> None:
     kept: dict[str, Any] = {}
     if options.floors:
         _, (variants, *flags) = parts(options.runs[0])
-        flags = [*seed_flags(options.seeds[0]), *flags, *arguments[cut + 1 :]]
+        flags = [*seed_flags(options.seeds[0]), *flags, *options.flags]
         found = floors.measure(options.config, variants, flags, options.output / 'floors')
         print(f'\n{floors.table(found)}')
         kept['floors'] = found['scores']

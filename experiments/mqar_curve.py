@@ -30,7 +30,7 @@ from configs import mqar
 from experiments import markdown, provenance
 from experiments.leaderboard import measure, pictures, rows
 from experiments.leaderboard.columns import ANSWERS, Asked, Column
-from experiments.seeds import add_seeds
+from experiments.options import add_seeds, make_parser, parse_with_flags
 from longmem_jax.config import overrides
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting import figures
@@ -64,12 +64,7 @@ Found = dict[Point, dict[int, dict[str, Any]]]  # cells by seed
 
 def parse(given: list[str]) -> argparse.Namespace:
     """The options; `flags` are those after `--`."""
-    cut = given.index('--') if '--' in given else len(given)
-    parser = argparse.ArgumentParser(
-        f'experiments.{NAME}',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser(__doc__, f'experiments.{NAME}')
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--rows', type=_rows, default=rows.names())
     parser.add_argument('--widths', type=lambda text: [int(w) for w in text.split(',')])
@@ -78,10 +73,9 @@ def parse(given: list[str]) -> argparse.Namespace:
     )
     add_seeds(parser)
     parser.add_argument('--tiny', action='store_true', help='for two cores')
-    options = parser.parse_args(given[:cut])
+    options = parse_with_flags(parser, given)
     options.size = 'tiny' if options.tiny else ''
     options.widths = options.widths or WIDTHS[options.size]
-    options.flags = given[cut + 1 :]
     return options
 
 

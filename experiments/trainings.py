@@ -10,7 +10,7 @@ command reads it there. Seeds that have results are not repeated; one that was c
 import dataclasses
 from collections.abc import Sequence
 
-from experiments.seeds import define_seeds
+from experiments.options import define_seeds
 from longmem_jax.commands import entry
 from longmem_jax.commands.train import Programs, train
 from longmem_jax.config.sections import in_use

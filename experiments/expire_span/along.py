@@ -7,7 +7,6 @@ The files of a label are seeds, or models, that were scored on one text; cells a
 maximum) over them, in bits per token. The last part is what is left of the text.
 """
 
-import argparse
 import json
 import math
 from pathlib import Path
@@ -16,6 +15,7 @@ import matplotlib.figure
 import numpy as np
 
 from experiments import markdown
+from experiments.options import make_parser
 from longmem_jax.reporting import figures
 
 
@@ -60,9 +60,7 @@ def draw(found: dict[str, list[list[float]]], every: int) -> matplotlib.figure.F
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('runs', nargs='+')
     parser.add_argument('--every', type=int, default=1024)
     parser.add_argument('--output', type=Path)

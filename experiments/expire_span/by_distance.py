@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments.seeds import define_seeds
+from experiments.options import define_seeds
 from experiments.trainings import seeded
 from longmem_jax.commands import entry
 from longmem_jax.data.corpus import Corpus, TokenizedDocument

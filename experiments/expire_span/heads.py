@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import markdown
-from experiments.seeds import define_seeds
+from experiments.options import define_seeds
 from experiments.trainings import seeded
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError

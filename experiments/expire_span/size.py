@@ -8,7 +8,6 @@ held, the right one the bytes that are reserved, both of one lane, summed over l
 seeds of the NAMEs of a label are joined by a line; with one NAME there is none.
 """
 
-import argparse
 import json
 import statistics
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import matplotlib.figure
 
 from experiments.compare_figures import TASK, metrics_of
+from experiments.options import make_parser
 from longmem_jax.reporting import figures
 
 MARKERS = 'osD^vP'
@@ -87,9 +87,7 @@ def draw(runs: dict[str, list[list[Point]]], heading: str) -> matplotlib.figure.
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('folder', type=Path)
     parser.add_argument('runs', nargs='+')
     parser.add_argument('--output', type=Path, required=True)

@@ -25,6 +25,7 @@ from experiments import provenance
 from experiments.gpu import process, table
 from experiments.gpu.job import ABSENT, DONE, FAILED, LONGEST, RUNS, STOPPED, Cell, Place
 from experiments.gpu.jobs import JOBS
+from experiments.options import make_parser
 from longmem_jax import files, registry
 from longmem_jax.errors import UsageError
 
@@ -138,11 +139,7 @@ def require_installed() -> None:
 
 def parse(given: Sequence[str] | None) -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(
-        'experiments.gpu',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser(__doc__, 'experiments.gpu')
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--data', type=Path, default=Path('gpu_data'))
     parser.add_argument('--minutes', type=float, default=30.0)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from experiments import provenance
 from experiments.gpu.process import COMMIT
+from experiments.options import make_parser
 from longmem_jax import files
 from longmem_jax.data.stdlib import SKIPPED
 
@@ -64,11 +65,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(
-        'experiments.gpu.pack',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser(__doc__, 'experiments.gpu.pack')
     parser.add_argument('--novels', type=Path, required=True)
     parser.add_argument('--output', type=Path, required=True)
     options = parser.parse_args(given)

@@ -24,7 +24,7 @@ from pathlib import Path
 from experiments import compare, floors
 from experiments.hosts import dialogue, scores, superglue, table
 from experiments.hosts.scores import CONFIG, LOCAL, SEGMENT
-from experiments.seeds import add_seeds, seed_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags
 
 MEMORIES = (
     LOCAL, 'transformer_xl', 'compressive', 'infini', 'infinity_former', 'memorizing', 't2r',
@@ -139,10 +139,7 @@ def blimp(options: argparse.Namespace) -> None:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command."""
-    cut = arguments.index('--') if '--' in arguments else len(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('memories', nargs='*', metavar='MEMORY')
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--books', type=Path, required=True, help='train/ validation/ test/')
@@ -161,8 +158,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--distances', type=compare.whole_numbers, default=[50, 200, 800, 3200])
     parser.add_argument('--documents', type=int, default=48, help='at every distance')
     parser.add_argument('--parts', type=lambda text: text.split(','), default=list(PARTS))
-    options = parser.parse_args(arguments[:cut])
-    options.flags, options.output = arguments[cut + 1 :], options.output.resolve()
+    options = parse_with_flags(parser, arguments)
+    options.output = options.output.resolve()
     options.memories = options.memories or list(MEMORIES)
     unknown = {*options.parts} - {*PARTS}
     if unknown:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from experiments import compare, floors, markdown, provenance
 from experiments.hosts import scores
-from experiments.seeds import seed_flags
+from experiments.options import seed_flags
 from longmem_jax.commands import by_source
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.experiment import Experiment

@@ -6,7 +6,6 @@ writes the folder (the shape of Llama 3.2 1B, bfloat16) if it is not there, and 
 its own, whose peak memory is that of the import and of the load. `--layers=1` is for a quick look.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
+from experiments.options import make_parser
 from longmem_jax.hosts import hosts
 from longmem_jax.hosts.tensor_files import WHOLE
 
@@ -95,9 +95,7 @@ def load(folder: Path) -> dict[str, float]:
 
 def main(arguments: list[str]) -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--folder', type=Path, required=True)
     parser.add_argument('--layers', type=int, default=16)
     parser.add_argument('--only_load', action='store_true', help='in this process')

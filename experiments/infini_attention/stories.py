@@ -26,7 +26,7 @@ from flax.serialization import msgpack_restore, msgpack_serialize
 from configs import tinystories_gpt_neo
 from experiments import provenance
 from experiments.infini_attention import story_report, story_scores
-from experiments.seeds import add_seeds
+from experiments.options import add_seeds, make_parser, parse_with_flags
 from experiments.short_trainings import Trainer
 from longmem_jax import files
 from longmem_jax.config import overrides
@@ -177,22 +177,16 @@ class Runs:
 
 def parse(given: list[str]) -> argparse.Namespace:
     """The options; `flags` are those after `--`."""
-    cut = given.index('--') if '--' in given else len(given)
-    parser = argparse.ArgumentParser(
-        'experiments.infini_attention.stories',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser(__doc__, 'experiments.infini_attention.stories')
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument(
         '--rows', type=lambda text: text.split(','), default=list(ROWS), metavar='ROW,ROW'
     )
     add_seeds(parser)
-    options = parser.parse_args(given[:cut])
+    options = parse_with_flags(parser, given)
     for name in options.rows:
         if name not in ROWS:
             parser.error(f'--rows: {name!r}: allowed are {", ".join(ROWS)}')
-    options.flags = given[cut + 1 :]
     return options
 
 

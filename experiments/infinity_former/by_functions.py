@@ -23,7 +23,7 @@ from experiments import compare, markdown, provenance
 from experiments.analysis import memory_positions
 from experiments.analysis.continuous_memory import read_text, regression_errors
 from experiments.infinity_former.by_length import CONFIG
-from experiments.seeds import add_seeds
+from experiments.options import add_seeds, make_parser, parse_with_flags
 from longmem_jax.commands.load import load
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data.tasks.sorting import Sorting
@@ -79,11 +79,12 @@ def inside(folder: Path) -> dict[str, float]:
     return {name: statistics.mean(values) for name, values in found.items()} | posed(fields)
 
 
-def measure(options: argparse.Namespace, flags: list[str]) -> dict[str, list[dict]]:
+def measure(options: argparse.Namespace) -> dict[str, list[dict]]:
     """Numbers of every seed by the number of functions; trains what is not there."""
     found: dict[str, list[dict]] = {}
     for functions in options.functions:
-        given = [f'--config.model.infinity_former.num_basis={functions}', *few(functions), *flags]
+        given = [f'--config.model.infinity_former.num_basis={functions}', *few(functions)]
+        given += options.flags
         for seed in options.seeds:
             folder = options.output / str(functions) / str(seed)
             numbers = compare.run(CONFIG, 'tiny', given, seed, folder, options.seeds)
@@ -139,15 +140,12 @@ def draw(found: dict[str, list[dict]], path: Path) -> matplotlib.figure.Figure:
 
 def main(arguments: list[str]) -> dict[str, list[dict]]:
     """Runs the command; returns what was measured."""
-    cut = arguments.index('--') if '--' in arguments else len(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser)
     parser.add_argument('--functions', type=compare.whole_numbers, default=list(FUNCTIONS))
-    options = parser.parse_args(arguments[:cut])
-    found = measure(options, arguments[cut + 1 :])
+    options = parse_with_flags(parser, arguments)
+    found = measure(options)
     print(table(found))
     draw(found, options.output / 'functions.png')
     provenance.save(options.output / 'by_functions.json', found, options.seeds)

@@ -20,14 +20,14 @@ from typing import Any
 import matplotlib.figure
 
 from experiments import compare, floors, markdown, provenance
-from experiments.seeds import add_seeds, seed_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags
 from longmem_jax.reporting import figures
 
 CONFIG = 'configs/sorting.py'
 CEILING = 'counts: everything'
 
 
-def measure(options: argparse.Namespace, flags: list[str]) -> dict[str, dict[int, list[dict]]]:
+def measure(options: argparse.Namespace) -> dict[str, dict[int, list[dict]]]:
     """The numbers of `compare.run` of every seed, by memory and length; trains what is not there."""
     found: dict[str, dict[int, list[dict]]] = {}
     for memory in options.memories:
@@ -35,7 +35,7 @@ def measure(options: argparse.Namespace, flags: list[str]) -> dict[str, dict[int
             for seed in options.seeds:
                 folder = options.output / memory / str(length) / str(seed)
                 variants = f'tiny,length={length},memory={memory}'
-                numbers = compare.run(CONFIG, variants, flags, seed, folder, options.seeds)
+                numbers = compare.run(CONFIG, variants, options.flags, seed, folder, options.seeds)
                 found.setdefault(memory, {}).setdefault(length, []).append(numbers)
                 accuracy = 100 * numbers['test']['accuracy']
                 print(f'{memory}, {length} tokens, seed {seed}: {accuracy:.1f} %', flush=True)
@@ -144,16 +144,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def main(arguments: list[str]) -> dict[str, Any]:
     """Runs the command; returns what was measured."""
-    cut = arguments.index('--') if '--' in arguments else len(arguments)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser)
     parser.add_argument('--lengths', type=_numbers, default=(256, 512, 1024))
-    options = parser.parse_args(arguments[:cut])
-    found = measure(options, arguments[cut + 1 :])
+    options = parse_with_flags(parser, arguments)
+    found = measure(options)
     by_rule = rules(options)
     print(table(found, by_rule))
     draw(found, by_rule, options.output / 'by_length.png')

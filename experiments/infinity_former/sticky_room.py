@@ -10,7 +10,6 @@ What is left is measured by the integral of the signal over [0, 1], as a wide de
 at the first write. It may grow, since repeated sampling at one position widens the vector.
 """
 
-import argparse
 import functools
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import matplotlib.figure
 import numpy as np
 
 from experiments import provenance
-from experiments.seeds import add_seeds
+from experiments.options import add_seeds, make_parser
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.reporting import figures
 
@@ -135,9 +134,7 @@ def draw(
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--tau', type=float, default=0.5)
     parser.add_argument('--width', type=float, default=0.05)

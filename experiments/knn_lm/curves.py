@@ -20,7 +20,7 @@ import numpy as np
 
 import longmem_jax
 from experiments import markdown, provenance
-from experiments.seeds import add_seeds
+from experiments.options import add_seeds, make_parser, parse_with_flags
 from longmem_jax.config import overrides
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import Experiment
@@ -178,15 +178,11 @@ def table(found: dict[str, Any]) -> str:
 
 def main(given: list[str]) -> None:
     """Runs the command."""
-    cut = given.index('--') if '--' in given else len(given)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--path', required=True)
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser, '5')
-    options = parser.parse_args(given[:cut])
-    options.flags = given[cut + 1 :]
+    options = parse_with_flags(parser, given)
     found = {}
     for seed in options.seeds:
         file = options.output / f'{seed}.json'

@@ -8,7 +8,6 @@ weight on itself: at least a half, it keeps; below a tenth, it is filled with to
 mixes. Writes of a segment with the mark of the key are counted apart from those of filler.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from flax.serialization import msgpack_restore
 
 from experiments import markdown
 from experiments.analysis import memformer_slots
+from experiments.options import add_seeds, make_parser
 from experiments.recall.run import configuration
-from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from longmem_jax.config import overrides
 from longmem_jax.experiment import Experiment
@@ -60,9 +59,7 @@ def main() -> None:
     arguments, changes = overrides.split_arguments(
         [argument for argument in sys.argv[1:] if argument != '--']
     )
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--runs', type=Path, required=True)
     add_seeds(parser)
     options = parser.parse_args(arguments)

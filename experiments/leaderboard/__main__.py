@@ -21,7 +21,7 @@ import jax
 
 from experiments import provenance
 from experiments.leaderboard import cells, columns, measure, pages, pictures, rows, speed, table
-from experiments.seeds import add_seeds
+from experiments.options import add_seeds, make_parser, parse_with_flags
 from longmem_jax.config import overrides
 from longmem_jax.errors import UsageError
 
@@ -43,12 +43,7 @@ def some_of(known: list[str]) -> object:
 
 def parse(given: list[str]) -> argparse.Namespace:
     """The options; `flags` are those after `--`."""
-    cut = given.index('--') if '--' in given else len(given)
-    parser = argparse.ArgumentParser(
-        'experiments.leaderboard',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser(__doc__, 'experiments.leaderboard')
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--rows', type=some_of(rows.names()), default=rows.names())
     parser.add_argument('--columns', type=some_of(columns.RUN), default=columns.RUN)
@@ -56,10 +51,9 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument('--minutes', type=float, default=60.0)
     parser.add_argument('--novels', default='')
     parser.add_argument('--full', action='store_true', help='the large backbone, for accelerators')
-    options = parser.parse_args(given[:cut])
+    options = parse_with_flags(parser, given)
     if not options.minutes >= 0:
         parser.error(f'--minutes={options.minutes}: must be 0 or more')
-    options.flags = given[cut + 1 :]
     return options
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from experiments import markdown
 from experiments.lifelong import comparisons
+from experiments.options import make_parser, parse_with_flags
 from longmem_jax.lifelong.methods.registry import METHODS
 
 BOUND = 'mtl'
@@ -64,7 +65,7 @@ def arguments(options: argparse.Namespace, method: str, order: str) -> list[str]
     return [*given, f'--config.data.path={options.path}', *seeds]
 
 
-def train(options: argparse.Namespace, flags: list[str]) -> None:
+def train(options: argparse.Namespace) -> None:
     """Trains what has no results yet."""
     for method in options.methods:
         for order in options.orders:
@@ -72,7 +73,7 @@ def train(options: argparse.Namespace, flags: list[str]) -> None:
             if (folder / 'results.json').exists():
                 continue
             folder.mkdir(parents=True, exist_ok=True)
-            given = [*arguments(options, method, order), *flags]
+            given = [*arguments(options, method, order), *options.flags]
             with open(folder / 'log.txt', 'a') as log:
                 command = [sys.executable, '-m', 'longmem_jax.main', *given]
                 status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
@@ -165,11 +166,7 @@ def names(text: str) -> list[str]:
 
 def main() -> None:
     """Runs the command."""
-    given = sys.argv[1:]
-    cut = given.index('--') if '--' in given else len(given)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--path', required=True, help='folder of the data')
     parser.add_argument('--encoder', required=True, help='of commands.pretrain_encoder')
@@ -177,11 +174,11 @@ def main() -> None:
     parser.add_argument('--config', default='configs/lifelong_classification.py')
     parser.add_argument('--orders', type=names, default=['i', 'ii', 'iii', 'iv'])
     parser.add_argument('--only_tables', action='store_true', help='of what is finished')
-    options = parser.parse_args(given[:cut])
+    options = parse_with_flags(parser, sys.argv[1:])
     if wrong := sorted(set(options.methods) - {BOUND, *METHODS}):
         parser.error(f'--methods={wrong[0]}: allowed are {", ".join([BOUND, *sorted(METHODS)])}')
     if not options.only_tables:
-        train(options, given[cut + 1 :])
+        train(options)
     runs = read(options)
     if not runs:
         raise SystemExit(f'{options.output}: no finished runs there')

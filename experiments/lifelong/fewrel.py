@@ -19,7 +19,6 @@ written in their forms, with questions about FewRel's sentences in their place.
                     entity is that of another sentence of the relation, and there is no answer.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.options import make_parser
 from longmem_jax.lifelong.data.qa import NO_ANSWER
 
 SPLITS = ('train', 'test')
@@ -185,9 +185,7 @@ def _shortened(context: str, asked: dict[str, Any]) -> dict[str, Any] | None:
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     for name in ('fewrel', 'squad', 'output'):
         parser.add_argument(f'--{name}', type=Path, required=True)
     parser.add_argument('--candidates', type=int, default=8)

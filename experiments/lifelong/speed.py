@@ -9,7 +9,6 @@ is not timed; the table has medians, and ratios to one by one that are taken wit
 the same for all, to rounding; the largest difference is printed.
 """
 
-import argparse
 import statistics
 import time
 
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import markdown
+from experiments.options import make_parser
 from longmem_jax.lifelong import adaptation, encoders
 from longmem_jax.lifelong.heads import Classes
 from longmem_jax.lifelong.network import Network
@@ -35,9 +35,7 @@ def texts(random: np.random.Generator, count: int) -> Rows:
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     for name, default in dict(rows=64, neighbours=32, steps=30, rounds=3).items():
         parser.add_argument(f'--{name}', type=int, default=default)
     parser.add_argument('--chunks', default='1,8,64')

@@ -22,8 +22,8 @@ from flax.serialization import msgpack_restore, msgpack_serialize
 
 from configs import recall
 from experiments import provenance
+from experiments.options import add_seeds, make_parser
 from experiments.recall import report
-from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from longmem_jax.commands.task_series import at_value, in_short
 from longmem_jax.config import checks, overrides
@@ -113,9 +113,7 @@ def main() -> None:
     arguments, changes = overrides.split_arguments(
         [argument for argument in sys.argv[1:] if argument != '--']
     )
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser)

@@ -7,15 +7,14 @@ segments of 4, so that the answer is always in the memory, never in the segment.
 finished is not repeated.
 """
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from configs import memory_chain
 from experiments import markdown
+from experiments.options import add_seeds, make_parser
 from experiments.reinforcement import floors, runs
-from experiments.seeds import add_seeds
 from longmem_jax.agents import settings
 
 MEMORIES = (
@@ -84,9 +83,7 @@ def table(found: dict[str, list[dict]]) -> str:
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--task', choices=TASKS, default='repeat_previous')
     add_seeds(parser)

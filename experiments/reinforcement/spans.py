@@ -6,7 +6,6 @@ has reward against the steps that the layers hold together, every seed a point, 
 `experiments/reinforcement/floors.py`. What is finished is not repeated.
 """
 
-import argparse
 import dataclasses
 import statistics
 from collections.abc import Callable
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import markdown
+from experiments.options import add_seeds, make_parser
 from experiments.reinforcement import floors, runs
-from experiments.seeds import add_seeds
 from longmem_jax.reporting import figures
 
 FIXED, ALONE, LEARNED = 'fixed span', 'fixed span in one layer', 'Expire-Span'
@@ -138,9 +137,7 @@ def main(
     task: Task, description: str, in_cells: Callable[[int], Task] | None = None, least: int = 1
 ) -> None:
     """Runs the command of a task; with `in_cells`, the task for `--cells=`, at least `least`."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(description)
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser, '5')
     if in_cells:

@@ -8,7 +8,6 @@ lanes, which returns what ours do: observations, actions, rewards, next observat
 gymnax (extra `[rl]`) its rows and the ratios are left out. `--output` also writes all times as JSON.
 """
 
-import argparse
 import functools
 import statistics
 import time
@@ -20,6 +19,7 @@ import jax
 
 from experiments import provenance
 from experiments.markdown import table
+from experiments.options import make_parser
 from longmem_jax.agents.environments import registry, suites
 from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.errors import UsageError
@@ -118,9 +118,7 @@ def lines(times: dict[str, list[float]], lanes: int, steps: int) -> list[list[st
 
 def main() -> None:
     """Prints the table, and writes the times."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--lanes', type=int, nargs='+', default=[1, 64, 1024])
     parser.add_argument('--steps', type=int, default=1_000)
     parser.add_argument('--rounds', type=int, default=7)

@@ -6,7 +6,6 @@ actor-critic. Every round times each number of lanes once, in turn, after one un
 has medians over rounds.
 """
 
-import argparse
 import statistics
 import time
 
@@ -14,14 +13,13 @@ import jax
 
 from configs import corridor
 from experiments import markdown
+from experiments.options import make_parser
 from experiments.reinforcement import runs
 
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--lanes', type=int, nargs='+', default=[1, 64, 1024])
     parser.add_argument('--rounds', type=int, default=5)
     options = parser.parse_args()

@@ -21,8 +21,8 @@ import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
 from experiments import provenance
+from experiments.options import add_seeds, make_parser, parse_with_flags
 from experiments.second_reading import floors, report, rows
-from experiments.seeds import add_seeds
 from experiments.short_trainings import Trainer
 from experiments.speed.bench import state_bytes
 from longmem_jax import files
@@ -197,12 +197,7 @@ def require_same(output: Path, flags: list[str]) -> None:
 
 def parse(given: list[str]) -> argparse.Namespace:
     """The options; `flags` are those after `--`."""
-    cut = given.index('--') if '--' in given else len(given)
-    parser = argparse.ArgumentParser(
-        'experiments.second_reading',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser(__doc__, 'experiments.second_reading')
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument(
         '--rows', type=lambda text: text.split(','), default=list(rows.SHOWN), metavar='ROW,ROW'
@@ -211,11 +206,10 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument(
         '--lengths', type=lengths_of, default=list(LENGTHS), help='bytes of a copy: 128,1024'
     )
-    options = parser.parse_args(given[:cut])
+    options = parse_with_flags(parser, given)
     for name in options.rows:
         if name not in rows.names():
             parser.error(f'--rows: {name!r}: allowed are {", ".join(rows.names())}')
-    options.flags = given[cut + 1 :]
     return options
 
 

@@ -19,7 +19,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments.seeds import add_seeds
+from experiments.options import add_seeds, make_parser
 from experiments.smollm2 import inside, questions, report, windows
 
 PARTS = {
@@ -37,9 +37,7 @@ USUAL = [part for part in PARTS if part != 'far']
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--path', type=Path, required=True, help='GGUF file or folder of the host')
     parser.add_argument('--books', type=Path, required=True, help='train/ validation/ test/')
     parser.add_argument('--output', type=Path, required=True)

@@ -22,6 +22,7 @@ from typing import Any
 
 from experiments import provenance
 from experiments.markdown import table
+from experiments.options import make_parser
 from experiments.speed.cases import CASES
 from experiments.speed.worker import OURS
 
@@ -184,9 +185,7 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Runs the command; returns the results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--peer', required=True, choices=sorted(CASES))
     parser.add_argument('--case', action='append', help='one of the peer; default: all in turn')
     parser.add_argument('--checkout', default='', help="a clone of the peer's repository")

@@ -25,6 +25,7 @@ from typing import Any
 
 from experiments import provenance
 from experiments.markdown import table
+from experiments.options import make_parser
 from experiments.speed.cases import CASES, Case
 from experiments.speed.compare import ROOT, Side, summary, take_turns
 from experiments.speed.worker import OURS
@@ -154,9 +155,7 @@ def report(results: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> s
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Runs the command; returns the results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--before', default='', help='a tag, a commit or a folder')
     parser.add_argument('--case', action='append', choices=SET, help='default: all in turn')
     parser.add_argument('--rounds', type=int, default=16)

@@ -9,7 +9,6 @@ in them outside of their operations, `idle` that outside of all operations. `cor
 all threads per time of the step: what is missing to their number is the most that sharing can save.
 """
 
-import argparse
 import bisect
 import collections
 import dataclasses
@@ -25,6 +24,7 @@ import jax
 from jax.profiler import ProfileData, ProfileOptions
 
 from experiments.markdown import table
+from experiments.options import make_parser
 from experiments.speed import ours
 from experiments.speed.cases import CASES, FULL, TOY
 from experiments.speed.programs import KINDS, PRODUCTS, Program
@@ -200,9 +200,7 @@ def largest(program: Program, times: Times, most: int) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Times]:
     """Runs the command; returns the times by case."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     peers = sorted(
         peer for peer, cases in CASES.items() if not any(c.prompt for c in cases.values())
     )

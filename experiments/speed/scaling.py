@@ -24,6 +24,7 @@ import numpy as np
 from experiments import provenance
 from experiments.leaderboard.speed import train_call
 from experiments.markdown import table
+from experiments.options import make_parser
 from experiments.short_trainings import ONE_DEVICE
 from experiments.speed import host, ours
 from experiments.speed.bench import random_batch
@@ -230,9 +231,7 @@ def run_part(part: str, options: argparse.Namespace) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Table]:
     """Runs the command; returns the tables by part."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument('--part', choices=PARTS, help='default: all')
     parser.add_argument(
         '--memories', default=','.join(MEMORIES), help='of the first two tables, any'

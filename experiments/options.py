@@ -1,6 +1,7 @@
-"""`--seeds=` of all experiments: how many seeds, or which."""
+"""Options of all experiments: `--seeds=`, how many or which, and flags of the config after `--`."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -9,6 +10,20 @@ from longmem_jax.config.checks import LARGEST_SEED
 
 MOST = 10_000  # seeds of a number of seeds
 HELP = 'how many (3 = 0, 1, 2), or which: 11,23; one seed is 11,'
+
+
+def make_parser(about: str | None, name: str | None = None) -> argparse.ArgumentParser:
+    """A parser whose help shows `about`, the docstring of a command, as it is written."""
+    shape = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(name, description=about, formatter_class=shape)
+
+
+def parse_with_flags(parser: argparse.ArgumentParser, given: Sequence[str]) -> argparse.Namespace:
+    """The options before `--`; what is after it becomes `flags`."""
+    cut = given.index('--') if '--' in given else len(given)
+    options = parser.parse_args(given[:cut])
+    options.flags = list(given[cut + 1 :])
+    return options
 
 
 def seed_numbers(text: str) -> list[int]:
