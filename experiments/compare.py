@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 from experiments import floors, markdown, provenance
 from experiments.compare_figures import TASK, draw, draw_scores, metrics_of
 from experiments.evaluation import memory_size
-from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags, whole_numbers
 
 TRAIN = 'longmem_jax.main'
 SIZES = ('memory_size', 'state_bytes', 'ms_per_step')
@@ -213,14 +213,6 @@ def sweep(text: str) -> Sweep:
     if len(set(items)) < len(items):
         raise argparse.ArgumentTypeError(f'{text!r}: has a value twice')
     return Sweep(field, items)
-
-
-def whole_numbers(text: str) -> list[int]:
-    """'512,4096' as a list of numbers."""
-    items = text.split(',')
-    if not all(item.isdecimal() and int(item) for item in items):
-        raise argparse.ArgumentTypeError(f'{text!r}: must be integers above 0, such as 512,4096')
-    return [int(item) for item in items]
 
 
 def table(runs: dict[str, list[dict]]) -> str:

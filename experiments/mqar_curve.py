@@ -30,7 +30,7 @@ from configs import mqar
 from experiments import markdown, provenance
 from experiments.leaderboard import measure, pictures, rows
 from experiments.leaderboard.columns import ANSWERS, Asked, Column
-from experiments.options import add_seeds, make_parser, parse_with_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, some_of, whole_numbers
 from longmem_jax.config import overrides
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting import figures
@@ -66,8 +66,8 @@ def parse(given: list[str]) -> argparse.Namespace:
     """The options; `flags` are those after `--`."""
     parser = make_parser(__doc__, f'experiments.{NAME}')
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--rows', type=_rows, default=rows.names())
-    parser.add_argument('--widths', type=lambda text: [int(w) for w in text.split(',')])
+    parser.add_argument('--rows', type=some_of(rows.names(), or_none=True), default=rows.names())
+    parser.add_argument('--widths', type=whole_numbers)
     parser.add_argument(
         '--rates', type=lambda text: [float(rate) for rate in text.split(',')], default=RATES
     )
@@ -77,15 +77,6 @@ def parse(given: list[str]) -> argparse.Namespace:
     options.size = 'tiny' if options.tiny else ''
     options.widths = options.widths or WIDTHS[options.size]
     return options
-
-
-def _rows(text: str) -> list[str]:
-    names = [name for name in text.split(',') if name]
-    unknown = [name for name in names if name not in rows.names()]
-    if unknown:
-        allowed = ', '.join(rows.names())
-        raise argparse.ArgumentTypeError(f'{unknown[0]!r}: allowed are {allowed}')
-    return names
 
 
 def column(size: str) -> Column:

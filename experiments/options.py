@@ -1,7 +1,7 @@
-"""Options of all experiments: `--seeds=`, how many or which, and flags of the config after `--`."""
+"""Options of all experiments: seeds, lists with commas, and flags of the config after `--`."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from absl import flags
@@ -24,6 +24,30 @@ def parse_with_flags(parser: argparse.ArgumentParser, given: Sequence[str]) -> a
     options = parser.parse_args(given[:cut])
     options.flags = list(given[cut + 1 :])
     return options
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Numbers of a list: '512,4096'.
+
+    Raises:
+      ArgumentTypeError: one is no number above 0.
+    """
+    items = text.split(',')
+    if not all(item.isdecimal() and int(item) for item in items):
+        raise argparse.ArgumentTypeError(f'{text!r}: must be integers above 0, such as 512,4096')
+    return [int(item) for item in items]
+
+
+def some_of(known: Collection[str], or_none: bool = False) -> Callable[[str], list[str]]:
+    """A parser of lists of names of `known`, such as 'infini,linear'; `or_none`: may be empty."""
+
+    def parse(text: str) -> list[str]:
+        names = [name for name in text.split(',') if name or not or_none]
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f'{unknown[0]!r}: allowed are {", ".join(known)}')
+        return names
+
+    return parse
 
 
 def seed_numbers(text: str) -> list[int]:

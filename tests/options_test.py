@@ -30,6 +30,20 @@ def test_flags_are_what_follows_two_dashes():
     assert 'usage: command' in parser.format_help() and 'Two\n    lines.' in parser.format_help()
 
 
+def test_lists_have_commas():
+    assert options.whole_numbers('512,4096,8') == [512, 4096, 8]
+    for wrong in ('0', '', '-1', 'a', '1,', '1.5'):
+        with pytest.raises(argparse.ArgumentTypeError, match='integers above 0'):
+            options.whole_numbers(wrong)
+    names = options.some_of(('infini', 'linear'))
+    assert names('linear') == ['linear'] and names('linear,infini') == ['linear', 'infini']
+    for wrong in ('', 'linear,', 'infinity,linear'):
+        with pytest.raises(argparse.ArgumentTypeError, match='allowed are infini, linear'):
+            names(wrong)
+    maybe = options.some_of(('infini', 'linear'), or_none=True)
+    assert maybe('') == [] and maybe('linear,') == ['linear']
+
+
 def test_seeds_are_a_number_or_a_list():
     assert options.seed_numbers('3') == [0, 1, 2] and options.seed_numbers('11,23') == [11, 23]
     assert options.seed_numbers('11,') == [11]

@@ -108,8 +108,8 @@ def test_bad_lengths_are_said(tmp_path, capsys):
     for text in ('0', '-5', 'a', ''):
         with pytest.raises(SystemExit):
             command.parse([f'--output={tmp_path}', f'--lengths={text}'])
-        assert 'numbers of bytes above 0' in capsys.readouterr().err
-    assert command.lengths_of('256,128,256') == [128, 256]
+        assert 'must be integers above 0' in capsys.readouterr().err
+    assert command.parse([f'--output={tmp_path}', '--lengths=256,128,256']).lengths == [128, 256]
 
 
 def test_flags_of_data_are_for_all_rows():

@@ -42,7 +42,7 @@ def test_every_row_is_a_configuration(arguments):
 def test_unknown_parts_are_refused(arguments, capsys):
     with pytest.raises(SystemExit):
         command.parse([*arguments, '--parts=window'])
-    assert '--parts=window: allowed are windows, far, inside' in capsys.readouterr().err
+    assert "--parts: 'window': allowed are windows, far, inside" in capsys.readouterr().err
 
 
 def test_bits_per_byte_by_position():

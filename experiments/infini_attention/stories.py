@@ -26,7 +26,7 @@ from flax.serialization import msgpack_restore, msgpack_serialize
 from configs import tinystories_gpt_neo
 from experiments import provenance
 from experiments.infini_attention import story_report, story_scores
-from experiments.options import add_seeds, make_parser, parse_with_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, some_of
 from experiments.short_trainings import Trainer
 from longmem_jax import files
 from longmem_jax.config import overrides
@@ -179,15 +179,9 @@ def parse(given: list[str]) -> argparse.Namespace:
     """The options; `flags` are those after `--`."""
     parser = make_parser(__doc__, 'experiments.infini_attention.stories')
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument(
-        '--rows', type=lambda text: text.split(','), default=list(ROWS), metavar='ROW,ROW'
-    )
+    parser.add_argument('--rows', type=some_of(ROWS), default=list(ROWS), metavar='ROW,ROW')
     add_seeds(parser)
-    options = parse_with_flags(parser, given)
-    for name in options.rows:
-        if name not in ROWS:
-            parser.error(f'--rows: {name!r}: allowed are {", ".join(ROWS)}')
-    return options
+    return parse_with_flags(parser, given)
 
 
 def main(given: list[str]) -> None:

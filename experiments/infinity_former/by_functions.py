@@ -23,7 +23,7 @@ from experiments import compare, markdown, provenance
 from experiments.analysis import memory_positions
 from experiments.analysis.continuous_memory import read_text, regression_errors
 from experiments.infinity_former.by_length import CONFIG
-from experiments.options import add_seeds, make_parser, parse_with_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, whole_numbers
 from longmem_jax.commands.load import load
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data.tasks.sorting import Sorting
@@ -143,7 +143,7 @@ def main(arguments: list[str]) -> dict[str, list[dict]]:
     parser = make_parser(__doc__)
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser)
-    parser.add_argument('--functions', type=compare.whole_numbers, default=list(FUNCTIONS))
+    parser.add_argument('--functions', type=whole_numbers, default=list(FUNCTIONS))
     options = parse_with_flags(parser, arguments)
     found = measure(options)
     print(table(found))

@@ -20,7 +20,7 @@ from typing import Any
 import matplotlib.figure
 
 from experiments import compare, floors, markdown, provenance
-from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags, whole_numbers
 from longmem_jax.reporting import figures
 
 CONFIG = 'configs/sorting.py'
@@ -138,17 +138,13 @@ def draw(
     return figure
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(compare.whole_numbers(text))
-
-
 def main(arguments: list[str]) -> dict[str, Any]:
     """Runs the command; returns what was measured."""
     parser = make_parser(__doc__)
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser)
-    parser.add_argument('--lengths', type=_numbers, default=(256, 512, 1024))
+    parser.add_argument('--lengths', type=whole_numbers, default=[256, 512, 1024])
     options = parse_with_flags(parser, arguments)
     found = measure(options)
     by_rule = rules(options)

@@ -21,24 +21,11 @@ import jax
 
 from experiments import provenance
 from experiments.leaderboard import cells, columns, measure, pages, pictures, rows, speed, table
-from experiments.options import add_seeds, make_parser, parse_with_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, some_of
 from longmem_jax.config import overrides
 from longmem_jax.errors import UsageError
 
 SEED = 0  # of times: parameters do not change them
-
-
-def some_of(known: list[str]) -> object:
-    """A parser of names of `known`, separated by commas."""
-
-    def parse(text: str) -> list[str]:
-        names = text.split(',')
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f'{unknown[0]!r}: allowed are {", ".join(known)}')
-        return names
-
-    return parse
 
 
 def parse(given: list[str]) -> argparse.Namespace:

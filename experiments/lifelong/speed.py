@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import markdown
-from experiments.options import make_parser
+from experiments.options import make_parser, whole_numbers
 from longmem_jax.lifelong import adaptation, encoders
 from longmem_jax.lifelong.heads import Classes
 from longmem_jax.lifelong.network import Network
@@ -38,9 +38,8 @@ def main() -> None:
     parser = make_parser(__doc__)
     for name, default in dict(rows=64, neighbours=32, steps=30, rounds=3).items():
         parser.add_argument(f'--{name}', type=int, default=default)
-    parser.add_argument('--chunks', default='1,8,64')
+    parser.add_argument('--chunks', type=whole_numbers, default=[1, 8, 64])
     options = parser.parse_args()
-    chunks = [int(chunk) for chunk in options.chunks.split(',')]
     random = np.random.default_rng(0)
     stream, rows = texts(random, 1_000), texts(random, options.rows)
     model = encoders.small_model(VOCABULARY, LENGTH)
@@ -55,10 +54,10 @@ def main() -> None:
             lambda: adaptation.predict_each(network, params, stream, rows, numbers, found, settings)
         )
 
-    programs = {chunk: program(chunk) for chunk in chunks}
+    programs = {chunk: program(chunk) for chunk in options.chunks}
     answers = [jax.block_until_ready(each()) for each in programs.values()]
     apart = max(float(jnp.abs(answer - answers[0]).max()) for answer in answers)
-    times = {chunk: [] for chunk in chunks}
+    times = {chunk: [] for chunk in options.chunks}
     for _ in range(options.rounds):
         for chunk, each in programs.items():
             began = time.perf_counter()
@@ -66,7 +65,9 @@ def main() -> None:
             times[chunk].append(time.perf_counter() - began)
     lines = []
     for chunk, found_times in times.items():
-        ratios = [first / this for first, this in zip(times[chunks[0]], found_times, strict=True)]
+        ratios = [
+            first / this for first, this in zip(times[options.chunks[0]], found_times, strict=True)
+        ]
         lines.append(
             [f'{chunk}', f'{statistics.median(found_times):.2f}', markdown.span(ratios, 2)]
         )
@@ -74,7 +75,7 @@ def main() -> None:
         f'{jax.devices()[0].device_kind}: {options.rows} rows, {options.neighbours} neighbours, '
         f'{options.steps} steps; largest difference of a score {apart:.1e}'
     )
-    print(markdown.table(['rows at once', 's', f'times as fast as {chunks[0]}'], lines))
+    print(markdown.table(['rows at once', 's', f'times as fast as {options.chunks[0]}'], lines))
 
 
 if __name__ == '__main__':

@@ -22,7 +22,7 @@ from flax.serialization import msgpack_restore, msgpack_serialize
 
 from configs import recall
 from experiments import provenance
-from experiments.options import add_seeds, make_parser
+from experiments.options import add_seeds, make_parser, whole_numbers
 from experiments.recall import report
 from experiments.short_trainings import Trainer
 from longmem_jax.commands.task_series import at_value, in_short
@@ -117,11 +117,7 @@ def main() -> None:
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
     add_seeds(parser)
-    parser.add_argument(
-        '--distances',
-        type=lambda text: tuple(int(item) for item in text.split(',')),
-        default=DISTANCES,
-    )
+    parser.add_argument('--distances', type=whole_numbers, default=DISTANCES)
     parser.add_argument('--documents', type=int, default=128, help='at every distance')
     parser.add_argument(
         '--lanes', type=int, default=0, help='documents read together; 0 = as in the config'

@@ -21,7 +21,7 @@ import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
 from experiments import provenance
-from experiments.options import add_seeds, make_parser, parse_with_flags
+from experiments.options import add_seeds, make_parser, parse_with_flags, some_of, whole_numbers
 from experiments.second_reading import floors, report, rows
 from experiments.short_trainings import Trainer
 from experiments.speed.bench import state_bytes
@@ -170,16 +170,6 @@ def floor_cells(config: Any, output: Path, lengths: list[int], flags: list[str])
     provenance.save(path, cell, [0])
 
 
-def lengths_of(text: str) -> list[int]:
-    """The bytes of '128,1024'."""
-    items = text.split(',')
-    if not all(item.isdecimal() and int(item) for item in items):
-        raise argparse.ArgumentTypeError(
-            f'{text!r}: must be numbers of bytes above 0, such as 128,1024'
-        )
-    return sorted({int(item) for item in items})
-
-
 def of_data(flags: list[str]) -> list[str]:
     """The flags that all rows and the floors have in common, as `--config.data.FIELD=VALUE`."""
     _, changes = overrides.split_arguments(flags)
@@ -200,16 +190,14 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser = make_parser(__doc__, 'experiments.second_reading')
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument(
-        '--rows', type=lambda text: text.split(','), default=list(rows.SHOWN), metavar='ROW,ROW'
+        '--rows', type=some_of(rows.names()), default=list(rows.SHOWN), metavar='ROW,ROW'
     )
     add_seeds(parser, default='5')
     parser.add_argument(
-        '--lengths', type=lengths_of, default=list(LENGTHS), help='bytes of a copy: 128,1024'
+        '--lengths', type=whole_numbers, default=list(LENGTHS), help='bytes of a copy: 128,1024'
     )
     options = parse_with_flags(parser, given)
-    for name in options.rows:
-        if name not in rows.names():
-            parser.error(f'--rows: {name!r}: allowed are {", ".join(rows.names())}')
+    options.lengths = sorted({*options.lengths})
     return options
 
 
