@@ -122,13 +122,11 @@ def run(options: argparse.Namespace) -> None:
         missing = []
         for seed in options.seeds:
             file = point.file(options.output, seed)
-            if not file.exists():
+            if file.exists():
+                before = provenance.read(file, 'flags')['flags']
+                provenance.require_same(file, before, row.flags)
+            else:
                 missing.append(seed)
-            elif (flags := json.loads(file.read_text())['flags']) != row.flags:
-                raise UsageError(
-                    f'{file} was made with {" ".join(flags)}, not {" ".join(row.flags)}: choose '
-                    'another --output, or delete it.'
-                )
         folder = point.file(options.output, 0).parent
         try:
             cells = measure.scores(
@@ -136,9 +134,7 @@ def run(options: argparse.Namespace) -> None:
             )
             for seed, cell in cells if missing else ():
                 cell |= point._asdict() | {'seed': seed}
-                file = point.file(options.output, seed)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                provenance.save(file, cell, [seed])
+                provenance.save(point.file(options.output, seed), cell, [seed])
                 print(f'{", ".join(map(str, point))}, seed {seed}: {_answers(cell)}', flush=True)
         except Exception:  # whatever it is, other points can still be measured
             print(f'{", ".join(map(str, point))}: failed\n{traceback.format_exc()}', flush=True)

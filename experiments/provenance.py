@@ -69,14 +69,21 @@ def command(arguments: list[str]) -> str:
 def save(path: Path, content: Any, seeds: Iterable[int], device: str = '') -> Any:
     """Writes numbers as JSON, whole or not at all, with `run`; returns what is written.
 
-    `content`: a dictionary, or a list of them, each of which gets `run` unless it has it already.
+    Makes the folder. `content`: a dictionary, or a list of them, each of which gets `run` unless it has
+    it already.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     run = of_run(seeds, device)
     several = content if isinstance(content, list) else [content]
     marked = [{'run': run} | each for each in several]
     written = marked if isinstance(content, list) else marked[0]
     files.write_json(path, written)
     return written
+
+
+def saved(path: Path) -> Any:
+    """What is in a JSON file of numbers; None if it is not there."""
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def read(path: Path, *keys: str) -> Any:

@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import functools
 import importlib
-import json
 import math
 import re
 import sys
@@ -252,7 +251,7 @@ def check(needs: Needs, recorded: Needs | None) -> list[str]:
 
 def read_table(path: Path) -> dict[str, Needs]:
     """The recorded table; empty where there is none."""
-    content = json.loads(path.read_text()) if path.exists() else {}
+    content = provenance.saved(path) or {}
     for fields in content.values():
         fields.pop('run', None)
         fields['wide_products'] = tuple(fields['wide_products'])
@@ -384,7 +383,7 @@ def main() -> None:
         if not before and not options.record:
             print(f'{label}: nothing to compare with; add --record to write it down.', flush=True)
         if options.record:
-            kept = json.loads(options.table.read_text()) if options.table.exists() else {}
+            kept = provenance.saved(options.table) or {}
             run = provenance.of_run([], device=f'compiled for {topology}')
             files.write_json(
                 options.table, kept | {label: {'run': run, **dataclasses.asdict(needs)}}

@@ -8,7 +8,7 @@ import pytest
 from configs import cmu_dog as dialogue_config
 from configs import host as host_config
 from configs import superglue as superglue_config
-from experiments import compare, floors
+from experiments import compare, floors, provenance
 from experiments.hosts import __main__ as run
 from experiments.hosts import dialogue, load, scores, superglue, table
 from longmem_jax.config import checks, overrides
@@ -176,7 +176,7 @@ def test_responses_that_no_model_writes(tmp_path, monkeypatch):
     references = [json.dumps(dict(reference=text)) for text in ('so good', 'never')]
     (tmp_path / 'responses.test.jsonl').write_text('\n'.join(references))
     dialogue.fixed(tmp_path, [0, 11, 23], tmp_path / 'fixed.json')
-    found = scores.read(tmp_path / 'fixed.json')
+    found = provenance.saved(tmp_path / 'fixed.json')
     assert found['run']['seeds'] == [0, 11, 23]
     found = found['responses']
     (most, drawn) = found

@@ -21,8 +21,10 @@ OTHERS = {
 
 
 def test_a_file_has_commit_date_seeds_versions_device_and_command(tmp_path):
-    written = provenance.save(tmp_path / 'a.json', {'kept': 0.5}, [11, 23])
-    assert written == json.loads((tmp_path / 'a.json').read_text())
+    path = tmp_path / 'made' / 'with it' / 'a.json'
+    assert provenance.saved(path) is None
+    written = provenance.save(path, {'kept': 0.5}, [11, 23])
+    assert written == json.loads(path.read_text()) == provenance.saved(path)
     run = written['run']
     assert (
         written['kept'] == 0.5 and run['seeds'] == [11, 23] and run['command'].startswith('python ')
@@ -35,9 +37,8 @@ def test_a_file_has_commit_date_seeds_versions_device_and_command(tmp_path):
 def test_a_cell_that_is_there_keeps_its_origin(tmp_path):
     path = tmp_path / 'rows.json'
     provenance.save(path, [{'distance': 16}], [0], device='one')
-    rows = provenance.save(
-        path, [*json.loads(path.read_text()), {'distance': 64}], [1], device='two'
-    )
+    rows = [*provenance.saved(path), {'distance': 64}]
+    rows = provenance.save(path, rows, [1], device='two')
     assert [row['run']['device'] for row in rows] == ['one', 'two']
     assert [row['run']['seeds'] for row in rows] == [[0], [1]]
 
@@ -57,6 +58,15 @@ def test_all_numbers_are_written_with_their_origin():
         if writing.search(path.read_text()) and path.name != 'provenance.py'
     }
     assert found == OTHERS, found ^ OTHERS
+
+
+def test_what_may_be_missing_is_read_one_way():
+    own = [
+        str(path.relative_to(EXPERIMENTS))
+        for path in EXPERIMENTS.rglob('*.py')
+        if re.search(r'json\.loads\(.*\) if .*\.exists\(\) else', path.read_text())
+    ]
+    assert own == ['provenance.py'], 'use `provenance.saved`'
 
 
 def origins(tree, run):

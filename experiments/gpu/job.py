@@ -6,7 +6,6 @@ then `note.json` (how it ended) and what it needs to go on; and `log.txt`.
 
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,14 +79,14 @@ class Cell:
 
     def result(self, place: Place) -> dict[str, Any] | None:
         """What it measured; None = it is not finished."""
-        return read(self.folder(place) / RESULT)
+        return provenance.saved(self.folder(place) / RESULT)
 
     def note(self, place: Place) -> dict[str, Any]:
         """`state`, `said`, and `attempts`, how often it was begun."""
         if (self.folder(place) / RESULT).exists():
             return {'state': DONE}
         nothing = {'state': MISSING, 'said': '', 'attempts': 0}
-        return nothing | (read(self.folder(place) / NOTE) or {})
+        return nothing | (provenance.saved(self.folder(place) / NOTE) or {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,19 +137,13 @@ def seconds_left() -> float:
     return BEGAN + 60 * (LONGEST - 1) - time.monotonic()
 
 
-def read(path: Path) -> Any:
-    """A JSON file; None if it is not there."""
-    return json.loads(path.read_text()) if path.exists() else None
-
-
 def kept(path: Path) -> dict[str, Any]:
     """The numbers that `keep` wrote; {} if there are none."""
-    found = read(path) or {}
+    found = provenance.saved(path) or {}
     found.pop('run', None)
     return found
 
 
 def keep(path: Path, found: dict[str, Any]) -> None:
     """Writes what a cell has measured so far, so that it is not measured again."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     provenance.save(path, found, [0])

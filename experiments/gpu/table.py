@@ -1,12 +1,11 @@
 """The tables of what was measured, and the page with them."""
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments import markdown
+from experiments import markdown, provenance
 from experiments.gpu.job import ABSENT, FAILED, STOPPED, Cell, Job, Place
 from experiments.gpu.jobs import JOBS
 from longmem_jax import files
@@ -19,7 +18,7 @@ Found = dict[str, dict[str, Any]]
 
 def published() -> Found:
     """The results of the page; {} = nothing was run yet."""
-    return json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
+    return provenance.saved(NUMBERS) or {}
 
 
 def collect(place: Place) -> Found:

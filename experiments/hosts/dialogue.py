@@ -168,7 +168,10 @@ def table(output: Path) -> str:
     shown = {name: text for name, text in SHOWN.items() if name in named}
     for label in ROWS:
         numbers, whole = (
-            [scores.read(path) for path in sorted(folder(output, label).glob(f'*/{name}.json'))]
+            [
+                provenance.saved(path)
+                for path in sorted(folder(output, label).glob(f'*/{name}.json'))
+            ]
             for name in ('numbers', 'utterances')
         )
         if whole:
@@ -181,11 +184,11 @@ def table(output: Path) -> str:
             ]
     if not rows:
         return ''
-    before = scores.read(folder(output, UNTUNED) / 'untuned.json')
+    before = provenance.saved(folder(output, UNTUNED) / 'untuned.json')
     if before:
         told = [before['dialogue']]
         rows[UNTUNED] = [[before['test']['perplexity']], [], *_columns(told, shown)]
-    written = scores.read(output / 'dialogue/fixed.json') or {'responses': {}}
+    written = provenance.saved(output / 'dialogue/fixed.json') or {'responses': {}}
     for label, told in written['responses'].items():
         rows[label] = [[], [], *_columns(told, shown)]
     lines = [
@@ -193,14 +196,15 @@ def table(output: Path) -> str:
         for label, columns in rows.items()
     ]
     text = markdown.table(['', 'perplexity', 'reset costs', *shown.values()], lines)
-    counted = scores.read(output / 'dialogue/floors/floors.json')
+    counted = provenance.saved(output / 'dialogue/floors/floors.json')
     return f'{text}\n\n{floors.table(counted)}' if counted else text
 
 
 def _metrics(output: Path, label: str) -> dict[str, list[float]]:
     """Metric of responses to its values, seed by seed."""
     found = [
-        scores.read(path) for path in sorted(folder(output, label).glob('*/dialogue.test.json'))
+        provenance.saved(path)
+        for path in sorted(folder(output, label).glob('*/dialogue.test.json'))
     ]
     return dict(zip(SHOWN, _columns(found, SHOWN), strict=True)) if found else {}
 

@@ -1,6 +1,5 @@
 """Scores of hosts with memories, from the folders of their trainings; kept as files next to them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +130,3 @@ def minimal_pairs(folder: Path, data: Path, pairs: int) -> None:
     run.config.evaluate.num_lanes = 64
     (row,) = blimp(run, str(data), num_pairs=pairs)
     print(f'BLiMP, {folder}: {row["overall"]}', flush=True)
-
-
-def read(path: Path) -> Any:
-    """A JSON file; None if it is not there."""
-    return json.loads(path.read_text()) if path.exists() else None

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from experiments import compare, markdown
+from experiments import compare, markdown, provenance
 from experiments.hosts import scores
 
 CONFIG = 'configs/superglue.py'
@@ -41,7 +41,7 @@ def run(options: Any) -> None:
                     CONFIG, variants(options, task, memory), flags(options), seed,
                     folder / str(seed), options.seeds,
                 )  # fmt: skip
-                found = scores.read(folder / str(seed) / 'superglue.test.json')
+                found = provenance.saved(folder / str(seed) / 'superglue.test.json')
                 print(f'{task}, {memory}, seed {seed}: {found["score"]:.3f}', flush=True)
 
 
@@ -51,7 +51,7 @@ def table(output: Path) -> str:
     for task in TASKS:
         found = {
             memory: [
-                scores.read(path)
+                provenance.saved(path)
                 for path in sorted(
                     (output / 'superglue' / task / memory).glob('*/superglue.test.json')
                 )

@@ -4,9 +4,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments import floors, markdown
+from experiments import floors, markdown, provenance
 from experiments.hosts import dialogue, superglue
-from experiments.hosts.scores import LOCAL, SEGMENT, read
+from experiments.hosts.scores import LOCAL, SEGMENT
 from longmem_jax.reporting import figures
 
 
@@ -14,7 +14,7 @@ def collect(output: Path, part: str, name: str) -> dict[str, list[Any]]:
     """Memory to the files `name` of its finished seeds, `local` first."""
     found: dict[str, list[Any]] = {}
     for folder in sorted((output / part).glob('*'), key=lambda path: (path.name != LOCAL, path)):
-        seeds = [read(path) for path in sorted(folder.glob(f'*/{name}'))]
+        seeds = [provenance.saved(path) for path in sorted(folder.glob(f'*/{name}'))]
         if seeds:
             found[folder.name] = seeds
     return found
@@ -63,9 +63,9 @@ def passkeys(output: Path) -> str:
 
 def pairs(output: Path) -> str:
     """Minimal pairs in % by field."""
-    named = {'the host': read(output / 'host/blimp.json')}
+    named = {'the host': provenance.saved(output / 'host/blimp.json')}
     for folder in sorted((output / 'books').glob('*/0')):
-        named[f'`{folder.parent.name}`'] = read(folder / 'blimp.json')
+        named[f'`{folder.parent.name}`'] = provenance.saved(folder / 'blimp.json')
     rows = {name: found['checkpoints'][-1] for name, found in named.items() if found}
     if not rows:
         return ''
@@ -124,7 +124,7 @@ def _means(seeds: list[Any], values: Any) -> list[float]:
 def write(output: Path) -> str:
     """Writes hosts.md and the figures; returns the text."""
     draw(output)
-    counted = read(output / 'floors/floors.json')
+    counted = provenance.saved(output / 'floors/floors.json')
     parts = {
         'Bits per byte': books(output),
         'Without a learned memory': floors.table(counted) if counted else '',

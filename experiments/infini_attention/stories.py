@@ -14,7 +14,6 @@ again. Every call writes DIR/stories.json, .md and .png.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,8 +105,8 @@ class Runs:
         """
         path = self._output / self._name / f'{seed}.json'
         if path.exists():
-            if json.loads(path.read_text())['flags'] != self._flags:
-                raise UsageError(f'{path}: was made with other flags; choose another --output.')
+            before = provenance.read(path, 'flags')['flags']
+            provenance.require_same(path, before, self._flags)
             return
         begin = self._base(seed) if ROWS[self._name].tuned else None
         model, course = self._trainer.shared.evaluation_model, list[dict[str, Any]]()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import markdown
+from experiments import markdown, provenance
 from experiments.infini_attention.story_scores import FAR, KINDS
 from longmem_jax import files
 from longmem_jax.reporting import figures
@@ -25,7 +25,7 @@ def collect(output: Path) -> Found:
     Those of the folder are made shorter: 'betas' says how they went, and every `KEPT` steps are kept.
     """
     brought = output / f'{FILE}.json'
-    found: Found = json.loads(brought.read_text()) if brought.exists() else {}
+    found: Found = provenance.saved(brought) or {}
     for path in sorted(output.glob('*/*.json')):
         cell = json.loads(path.read_text())
         cell['betas'] = _of_betas(cell)

@@ -38,9 +38,7 @@ def of_row(output: Path, column: str, row: str) -> dict[int, dict[str, Any]]:
 
 def save(output: Path, column: str, row: str, seed: int, cell: dict[str, Any]) -> None:
     """Writes a cell at once, so that it is whole or not there."""
-    file = path(output, column, row, seed)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    provenance.save(file, cell, [seed])
+    provenance.save(path(output, column, row, seed), cell, [seed])
 
 
 def of_file(file: Path) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:

@@ -92,7 +92,7 @@ class Runs:
         """Tests a seed at a distance, unless its `recall.json` has that."""
         documents = options.documents
         path = self._folder / str(seed) / 'recall.json'
-        rows = json.loads(path.read_text()) if path.exists() else []
+        rows = provenance.saved(path) or []
         if any((row['distance'], row['documents']) == (distance, documents) for row in rows):
             return
         config = self._trainer.seeded(seed).config

@@ -166,7 +166,6 @@ def floor_cells(config: Any, output: Path, lengths: list[int], flags: list[str])
         for name, (first, second) in found.items():
             cell.setdefault(name, {})[str(length)] = {'first': first, 'second': second}
     cell.pop('run', None)
-    path.parent.mkdir(exist_ok=True)
     provenance.save(path, cell, [0])
 
 

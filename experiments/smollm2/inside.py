@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import provenance
 from experiments.smollm2 import reading
 from experiments.smollm2.reading import WINDOW
 from longmem_jax.data import lanes
@@ -202,9 +203,9 @@ def run(options: Any) -> None:
     window, segments = (16, 3) if options.tiny else (WINDOW, options.segments)
     for name, (variants, changes) in rows(window).items():
         path = options.output / 'inside' / f'{name}.json'
-        if reading.kept(path) or (options.rows and name not in options.rows):
+        if provenance.saved(path) or (options.rows and name not in options.rows):
             continue
-        found = reading.keep(path, look(options, variants, changes, segments))
+        found = provenance.save(path, look(options, variants, changes, segments), [0])
         clear = np.abs(found['slope']) > CLEAR * np.asarray(found['error'])
         helps = clear & (np.asarray(found['slope']) < 0)
         print(f'{name}: {helps.sum()} of {helps.size} gates would help', flush=True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments import provenance
 from experiments.short_trainings import Trainer
 from experiments.smollm2 import reading
 from experiments.smollm2.reading import CONTEXT, WINDOW
@@ -186,7 +187,7 @@ def _run(options: Any, part: str) -> None:
     window, context = (16, 64) if options.tiny else (WINDOW, CONTEXT)
     for name, (variants, changes) in rows(window, context).items():
         path = options.output / part / f'{name}.json'
-        if reading.kept(path) or (options.rows and name not in options.rows):
+        if provenance.saved(path) or (options.rows and name not in options.rows):
             continue
         config = reading.config_of(options, variants, **changes)
         reader, params = reading.begun(config)
@@ -194,7 +195,7 @@ def _run(options: Any, part: str) -> None:
         answerer = Trainer(reading.config_of(options, variants, **changes | short))
         given = [asked(reader, answerer, params, told) for told in texts(options, part)]
         found = {key: sum((one[key] for one in given), []) for key in given[0]}
-        reading.keep(path, found | {'window': window})
+        provenance.save(path, found | {'window': window}, [0])
         print(f'{part}, {name}: finished', flush=True)
         del reader, answerer, params
         gc.collect()

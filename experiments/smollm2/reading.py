@@ -1,14 +1,11 @@
 """Configurations of the experiment, and bits per byte of novels by position, kept as JSON."""
 
 import functools
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from experiments import provenance
 from experiments.short_trainings import Trainer
 from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.config.files import configure
@@ -94,14 +91,3 @@ def bits(found: dict[str, Any], first: int, last: int) -> float:
         return float('nan')
     nats = sum(sum(book[a:b]) for book in found['nats'])
     return nats / LN2 / sum(size * (b - a) for size in found['bytes'])
-
-
-def kept(path: Path) -> Any:
-    """What a finished part wrote; None if it is not there."""
-    return json.loads(path.read_text()) if path.exists() else None
-
-
-def keep(path: Path, content: Any, seed: int = 0) -> Any:
-    """Writes the numbers of a finished part, with where they come from."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return provenance.save(path, content, [seed])

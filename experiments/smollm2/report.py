@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments import markdown
+from experiments import markdown, provenance
 from experiments.smollm2.inside import CLEAR
-from experiments.smollm2.reading import bits, kept
+from experiments.smollm2.reading import bits
 from longmem_jax import files
 
 BORDERS = (0, 512, 2048, 4096, 8192, 16_384, 65_536)  # tokens
@@ -70,7 +70,7 @@ def collected(output: Path) -> dict[str, Any]:
     """The numbers of all finished parts, as pages show them."""
     parts: dict[str, Any] = {}
     for path in sorted(output.glob('*/*.json')):
-        part, name, found = path.parent.name, path.stem, kept(path)
+        part, name, found = path.parent.name, path.stem, provenance.saved(path)
         rows, run = parts.setdefault(part, {}), {'run': found['run']}
         if part == 'inside':
             rows[name] = run | of_gates(found)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from experiments import provenance
 from experiments.smollm2 import reading
 from experiments.smollm2.inside import at_gate, gates_of, with_gates
 from experiments.smollm2.reading import CONTEXT, WINDOW
@@ -72,7 +73,7 @@ def grafts(window: int, layers: str) -> dict[str, tuple[str, dict[str, Any]]]:
 def _run(options: Any, part: str, given: dict[str, tuple[str, dict[str, Any]]]) -> None:
     for name, (variants, changes) in given.items():
         path = options.output / part / f'{name}.json'
-        if reading.kept(path) or (options.rows and name not in options.rows):
+        if provenance.saved(path) or (options.rows and name not in options.rows):
             continue
         trainer, params = reading.begun(reading.config_of(options, variants, **changes))
         if gates := gates_of(params):
@@ -83,7 +84,7 @@ def _run(options: Any, part: str, given: dict[str, tuple[str, dict[str, Any]]]) 
             }
         else:
             found = reading.by_segment(trainer, params, options.tokens)
-        reading.keep(path, found)
+        provenance.save(path, found, [0])
         print(f'{part}, {name}: finished', flush=True)
         del trainer, params
         gc.collect()
@@ -116,7 +117,7 @@ def run_learning(options: Any) -> None:
     }  # fmt: skip
     for seed in (None, *options.seeds):
         path = options.output / 'learning' / ('shut.json' if seed is None else f'seed {seed}.json')
-        found = reading.kept(path)
+        found = provenance.saved(path)
         if found and len(found['nats'][0]) * found['segment'] >= options.tokens:
             continue
         config = reading.config_of(options, f'{variants},frozen', **changes)
@@ -131,6 +132,6 @@ def run_learning(options: Any) -> None:
             params = trainer.train(seed, None, 100, begin=params).params
         read = reading.by_segment(trainer, params, options.tokens)
         gates = {name: gate.tolist() for name, gate in gates_of(params).items()}
-        reading.keep(path, read | {'steps': config.train.num_steps, 'gates': gates}, seed or 0)
+        provenance.save(path, read | {'steps': config.train.num_steps, 'gates': gates}, [seed or 0])
         del trainer, params
         gc.collect()

@@ -206,7 +206,6 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
             )
     results = [compare(options, name) for name in options.case or CASES[options.peer]]
     if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
         results = provenance.save(options.output, results, [0])
     print(as_table(results))
     return results

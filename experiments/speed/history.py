@@ -187,7 +187,6 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
             results.append(result | {'version': version})
             print(report(results[-1:]).splitlines()[2], flush=True)
             if options.output:  # after every case, so that none is lost
-                options.output.parent.mkdir(parents=True, exist_ok=True)
                 results = provenance.save(options.output, results, [0])
     print(f'\n{report(results, left_out)}')
     return results
