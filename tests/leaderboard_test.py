@@ -317,7 +317,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     text = capsys.readouterr().out
     assert (tmp_path / 'leaderboard.md').read_text() in text
     assert '| `infini` | 2 | 100 - 150 | 2.0 | 55 (50 - 60) [25] |' in text
-    assert '| `infini` | 2.0 | - | - | - | - | - | - | - | 3.000* | - | 2.0 | 2.0 |' in text
+    assert '| `infini` | 2.0 | - | - | - | - | - | - | - | 3.000* | 2.0 | 2.0 |' in text
     assert '| `local` | 1 | 100 | 0.0 | 50 [25] |' in text
     assert '| `infini` | 1 | 100 | 2.0 | 3.000 [4.000] |' in text
     assert '| `infini` | 0.0100 | 2.00 (1.50 - 2.50) |' in text
