@@ -15,7 +15,7 @@ from experiments.leaderboard import cells, columns, rows, table
 from longmem_jax import files
 from longmem_jax.errors import UsageError
 
-MARKED = re.compile(r'(<!-- table: (\w+)(?: of (\S+))? -->\n\n?).*?(\n?<!-- end -->)', re.DOTALL)
+MARKED = re.compile(r'(<!-- table: (\w+)(?: of (\S+))? -->)\s.*?(<!-- end -->)', re.DOTALL)
 SUMMARY = 'summary'
 
 
@@ -60,7 +60,7 @@ def write(output: Path, found: table.Found) -> None:
                 made = of_column(columns.COLUMNS[name], there[name])
             else:
                 raise UsageError(f'{page}: has the mark of a table {name!r}, which has no cells')
-            return f'{mark[1]}{made}\n{mark[4]}'
+            return f'{mark[1]}\n\n{made}\n\n{mark[4]}'
 
         written = MARKED.sub(new, text)
         if written != text:
