@@ -369,6 +369,9 @@ def test_a_page_gets_the_table_of_a_column(tmp_path):
         }
     }
     pages.write(tmp_path, found)
+    once = page.read_text()
+    pages.write(tmp_path, found)
+    assert page.read_text() == once, 'writing again changes nothing'
     before, heads, _, *lines, after = [line for line in page.read_text().splitlines()[2:] if line]
     assert (before, after) == ('<!-- table: state -->', 'After.')
     assert heads == '| row | seeds | state, kB | 16 | 64 | 256 | 1,024 |'

@@ -31,10 +31,8 @@ def of_column(column: columns.Column, by_row: dict[str, dict[int, dict[str, Any]
         line += [table.mean_score(column, of_size) if of_size else '' for of_size in scores]
         lines.append((-statistics.mean(score['kept'] for score in scores[0]), line))
     shown = [line for _, line in sorted(lines, key=lambda each: each[0])]
-    rules = by_row.get(cells.FLOORS, {}).get(0, {'scores': {name: {}}})['scores'][name]
-    for rule in dict.fromkeys(rule for by_rule in rules.values() for rule in by_rule):
+    for rule, found in table.of_rules(name, by_row, sizes).items():
         if not rule.endswith('the question'):
-            found = [rules.get(size, {}).get(rule) for size in sizes]
             shown.append([rule, '', ''] + ['' if s is None else f'{100 * s:.0f}' for s in found])
     config = rows.config_of(rows.BASELINE, 'tiny', column.task)
     lengths = {each.size: each.task['lengths'][-1] for each in column.asked(config, 'tiny')}

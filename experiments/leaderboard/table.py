@@ -149,12 +149,17 @@ def of_scores(column: columns.Column, name: str, by_row: dict[str, Any]) -> str:
             reset = [scale * s['reset'] for s in scores if s.get('reset') is not None]
             line.append(f'{kept} [{markdown.span(reset, digits)}]' if reset else kept)
         lines.append(line)
-    rules = by_row.get(cells.FLOORS, {}).get(0, {'scores': {name: {}}})['scores'][name]
-    for rule in dict.fromkeys(rule for by_rule in rules.values() for rule in by_rule):
-        scores = [rules.get(size, {}).get(rule) for size in asked]
+    for rule, scores in of_rules(name, by_row, asked).items():
         shown = [MISSING if s is None else f'{scale * s:.{digits}f}' for s in scores]
         lines.append([rule, '', '', '', *shown])
     return markdown.table(['row', 'seeds', 'steps', 'state, kB per lane', *asked], lines)
+
+
+def of_rules(name: str, by_row: dict[str, Any], asked: list[str]) -> dict[str, list[float | None]]:
+    """What rules without a learned memory have at every size of a column; None = not asked."""
+    rules = by_row.get(cells.FLOORS, {}).get(0, {'scores': {name: {}}})['scores'][name]
+    names = dict.fromkeys(rule for by_rule in rules.values() for rule in by_rule)
+    return {rule: [rules.get(size, {}).get(rule) for size in asked] for rule in names}
 
 
 def sizes(name: str, by_row: dict[str, Any]) -> list[str]:
