@@ -1,11 +1,12 @@
-"""Numbers that only a page has, as JSON beside it: the tables of README.md in `page.json`.
+"""Numbers that only a page has, as JSON beside it: the tables of a folder's pages in `page.json`.
 
-`page.json` names tables by their heading and, below it, their number; `read` fills in the rows. A row is
-named by its first columns ('... reset' by the row before it, too) and has its other columns by their
+`page.json` names tables by their heading, in whichever page of the folder, and, below it, their number;
+`read` fills in the rows. A row is named by its first columns ('... reset' by the row before it, too) and has its other columns by their
 headings: a number, a list of numbers, or mean, min and max. A test holds both equal. Programs that write
 JSON of their own need no such file.
 """
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -78,32 +79,40 @@ def rows(table: list[list[str]], keys: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def on_page(file: Path) -> Iterator[tuple[str, int, dict[str, dict[str, Any]]]]:
-    """Name, first line and rows of every table of a `page.json`, as the page has them."""
-    named: dict[str, list[tuple[int, list[list[str]]]]] = {}
-    for heading, line, table in tables(file.with_name('README.md').read_text()):
-        named.setdefault(heading, []).append((line, table))
+def on_pages(file: Path) -> Iterator[tuple[str, Path, int, dict[str, dict[str, Any]]]]:
+    """Name, page, first line and rows of every table of a `page.json`, as the pages have them."""
+    named: dict[str, list[tuple[Path, int, list[list[str]]]]] = {}
+    for page in sorted(file.parent.glob('*.md')):
+        for heading, line, table in tables(page.read_text()):
+            named.setdefault(heading, []).append((page, line, table))
     for name, given in json.loads(file.read_text()).items():
-        line, table = named[given['heading']][given.get('number', 1) - 1]
-        yield name, line, rows(table, given.get('keys', 1))
+        page, line, table = named[given['heading']][given.get('number', 1) - 1]
+        yield name, page, line, rows(table, given.get('keys', 1))
 
 
-def read(file: Path) -> None:
-    """Writes the rows of the page into a `page.json`; changed rows get the commit of their line.
+def _commits(page: Path) -> list[str]:
+    """The commit of every line.
 
     Raises:
       UsageError: outside of a git checkout.
     """
-    content, page = json.loads(file.read_text()), file.with_name('README.md')
     blame = provenance.git('blame', '-s', '--abbrev=11', '--', str(page))
     if blame is None:
         raise UsageError(
             f'{page}: only git knows since when its numbers are there; use a checkout.'
         )
-    commits = [line.split()[0].lstrip('^') for line in blame.splitlines()]
-    parts = []
-    for name, line, found in on_page(file):
-        about, lines = content[name], []
+    return [line.split()[0].lstrip('^') for line in blame.splitlines()]
+
+
+def read(file: Path) -> None:
+    """Writes the rows of the pages into a `page.json`; changed rows get the commit of their line.
+
+    Raises:
+      UsageError: outside of a git checkout.
+    """
+    content, parts, of_page = json.loads(file.read_text()), [], functools.cache(_commits)
+    for name, page, line, found in on_pages(file):
+        about, lines, commits = content[name], [], of_page(page)
         known = about.pop('rows', {})
         for place, (row, cells) in enumerate(found.items()):
             run = {'run': {'commit': commits[line + 1 + place]}}

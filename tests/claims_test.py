@@ -42,7 +42,7 @@ def test_a_page_says_what_its_claims_say(page):
 def test_numbers_from_a_page_are_those_of_the_page(file):
     """After a change of a table run `python -m experiments.claims --read_pages`."""
     content = json.loads(file.read_text())
-    for name, _, rows in page_tables.on_page(file):
+    for name, _, _, rows in page_tables.on_pages(file):
         known = {row: {**cells} for row, cells in content[name]['rows'].items()}
         for row in known.values():
             assert re.fullmatch('[0-9a-f]{12}', row.pop('run')['commit'])
@@ -257,7 +257,8 @@ def test_tables_of_pages_are_read():
 
 
 def test_rows_keep_their_commit_until_their_numbers_change(tmp_path, monkeypatch):
-    (tmp_path / 'README.md').write_text('# One\n\n| n | x |\n|---|---|\n| a | 1 |\n| b | 2 |\n')
+    (tmp_path / 'README.md').write_text('# None\n\nThe numbers: more.md\n')
+    (tmp_path / 'more.md').write_text('# One\n\n| n | x |\n|---|---|\n| a | 1 |\n| b | 2 |\n')
     file = tmp_path / 'page.json'
     about = {'heading': 'One', 'run': {'seeds': [0]}}
     file.write_text(json.dumps({'t': about | {'rows': {'a': {'run': {'commit': 'old'}, 'x': 1}}}}))
