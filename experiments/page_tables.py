@@ -1,9 +1,9 @@
 """Numbers that only a page has, as JSON beside it: the tables of a folder's pages in `page.json`.
 
 `page.json` names tables by their heading, in whichever page of the folder, and, below it, their number;
-`read` fills in the rows. A row is named by its first columns ('... reset' by the row before it, too) and has its other columns by their
-headings: a number, a list of numbers, or mean, min and max. A test holds both equal. Programs that write
-JSON of their own need no such file.
+`read` fills in the rows. A row is named by its first columns ('... reset' by the row before it, too) and
+has its other columns by their headings: a number, a list of numbers, or mean, min and max. A test holds
+both equal. Programs that write JSON of their own need no such file.
 """
 
 import functools
