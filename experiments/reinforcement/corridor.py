@@ -19,8 +19,11 @@ def in_cells(cells: int) -> spans.Task:
 
     All spans are the same shares of the longest corridor. The loss weights fall as spans grow, so the
     loss of a span of a given share stays the same. The ramp, as a share of the longest span, is about
-    what the paper has, 16 of 200. A reward at the end of the longest corridor is discounted alike.
+    what the paper has, 16 of 200. A reward at the end of the longest corridor is discounted alike. In
+    long corridors the rate falls to the end: at a constant one an agent that earned 1.00 lost it again.
     """
+
+    is_long = cells > 20  # the published ones have 20
 
     def agent(memory: str) -> Any:
         config = corridor.get_config(f'tiny,ppo,{memory}')
@@ -36,7 +39,8 @@ def in_cells(cells: int) -> spans.Task:
         losses=(6e-4 / cells, 1.2e-3 / cells),
         longest=2 * cells,
         ramp=max(cells // 10, 1),
-        updates=3 * cells + 100 * (cells > 20),
+        updates=6 * cells if is_long else 3 * cells,
+        schedule='linear' if is_long else 'constant',
     )
 
 

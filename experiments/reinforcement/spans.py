@@ -32,6 +32,7 @@ class Task:
       losses: weights of Expire-Span's loss.
       longest, ramp: the longest of Expire-Span's spans and its ramp, in steps.
       updates: of training.
+      schedule: of the learning rate.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Task:
     longest: int
     ramp: int
     updates: int
+    schedule: str = 'constant'
 
 
 def configuration(task: Task, kind: str, value: float, updates: int) -> Any:
@@ -56,7 +58,7 @@ def configuration(task: Task, kind: str, value: float, updates: int) -> Any:
         config = task.agent(f'memory=expire_span,memory_size={task.longest}')
         config.model.expire_span.update(ramp=task.ramp, position_length=task.ramp)
         config.train.loss_weights.expire_span = value
-    config.optimizer.schedule = 'constant'
+    config.optimizer.schedule = task.schedule
     config.train.num_steps, config.train.log_every = updates, 5
     return config
 

@@ -97,6 +97,10 @@ def test_spans_and_losses_follow_the_cells():
     assert [loss * long.longest for loss in long.losses] == pytest.approx(
         [loss * short.longest for loss in short.losses]
     )
+    rates = (
+        spans.configuration(task, spans.ALONE, 24, 2).optimizer.schedule for task in (short, long)
+    )
+    assert [*rates] == ['constant', 'linear'] and long.updates == 600
     config = spans.configuration(long, spans.LEARNED, long.losses[0], 2)
     assert config.reinforcement.task.longest == 100
     assert config.reinforcement.discount**100 == pytest.approx(0.95**20, rel=0.05)
