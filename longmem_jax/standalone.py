@@ -27,7 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.contract import Entry, ModelSettings
-from longmem_jax.errors import UsageError, no_field, unknown
+from longmem_jax.devices.sharding import require_auto
+from longmem_jax.errors import UsageError, no_field, require_type, unknown
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.dropout import Dropout, asking_for_keys
 from longmem_jax.memory.alone import Surrounded, apart, module, parts_of, settings_read
@@ -114,15 +115,16 @@ class Layer(nn.Module):
           segment; losses (averaged, not weighted) and metrics.
 
         Raises:
-          ValueError: a shape or dtype is wrong.
+          ValueError: a shape or dtype is wrong. A state of another memory whose arrays have the same
+            names, shapes and dtypes is not told apart.
         """
         batch, length = self._check(x, valid, start)
+        require_type('train', train, bool | np.bool_, 'True or False, static under jit')
         if valid is None:
             valid = jnp.ones((batch, length), bool)
         else:  # a weight of 0 does not keep a NaN out of a sum
             x = jnp.where(valid[..., None], x, jnp.zeros_like(x))
-        if start is None:
-            start = jnp.zeros((batch,), bool)
+        start = jnp.zeros((batch,), bool) if start is None else start
         key = self.make_rng('memory') if train and self.has_rng('memory') else None
         tokens = jnp.zeros((batch, length), jnp.int32)
         takes_starts = getattr(type(self.inner), 'takes_starts', False)
@@ -157,7 +159,7 @@ class Layer(nn.Module):
             raise ValueError(
                 f'x is {x.dtype}: must be real, such as x.real and x.imag side by side'
             )
-        _require_auto(x)
+        require_auto(x)
         batch, length = x.shape[:2]
         takes_starts = getattr(type(self.inner), 'takes_starts', False)
         inside = takes_starts and start is not None and start.ndim == 2
@@ -172,19 +174,8 @@ class Layer(nn.Module):
         return batch, length
 
 
-def _require_auto(x: jax.Array) -> None:
-    """Raises where `x` is sharded with explicit axes, for which JAX wants every sharding spelled out."""
-    sharding = jax.typeof(x).sharding
-    explicit = jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
-    if explicit and any(axis is not None for axis in sharding.spec):
-        raise ValueError(
-            f'x is sharded as {sharding.spec} over a mesh of Explicit axes: Auto axes are needed. Make '
-            'the mesh with jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * n)'
-        )
-
-
 def _check_state(state: State, fresh: State, batch: int) -> None:
-    """Raises where `state` is not of the structure and the shapes of `fresh`."""
+    """Raises where `state` is not of the structure, shapes and dtypes of `fresh`."""
     advice = f'give what layer.start(batch_size={batch}) or the call before returned'
     given_structure: Any = jax.tree.structure(state)
     if given_structure != jax.tree.structure(fresh):
@@ -194,10 +185,11 @@ def _check_state(state: State, fresh: State, batch: int) -> None:
     for (path, leaf), like in zip(
         jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(fresh), strict=True
     ):
-        if jnp.shape(leaf) != like.shape:
+        shape, dtype = jnp.shape(leaf), jnp.result_type(leaf)
+        if (shape, dtype) != (like.shape, like.dtype):
             raise ValueError(
-                f'state{jax.tree_util.keystr(path)} is {list(jnp.shape(leaf))}: '
-                f'{list(like.shape)} is needed; {advice}'
+                f'state{jax.tree_util.keystr(path)} is {dtype} {list(shape)}: '
+                f'{like.dtype} {list(like.shape)} is needed; {advice}'
             )
 
 

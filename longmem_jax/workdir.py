@@ -20,7 +20,7 @@ LOCK = '.lock'
 # Which process this is: the system gives the number of one that has ended to another.
 _PROCESS = uuid.uuid4().hex
 TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # what `flock` says where another process has the lock
-# The locks of this process by folder: `flock` would refuse the second.
+# The locks of this process by folder.
 _held: dict[tuple[int, int], '_Lock'] = {}
 
 
@@ -61,11 +61,11 @@ def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True)
 
 
 class _Lock:
-    """What this process has of a folder: the locked `.lock`, the folder, and how often it is held."""
+    """What this process has of a folder: the locked `.lock`, and the folder."""
 
     def __init__(self, folder: Path, descriptor: int):
         self.file = _locked(folder)
-        self.folder, self.holds = os.dup(descriptor), 1
+        self.folder = os.dup(descriptor)
         try:
             # The file can be deleted while a run is writing; the folder not without the run.
             fcntl.flock(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,7 +91,7 @@ class Hold:
 
     Process 0 has a lock (`flock`) on the file `.lock`, which the system takes back when the process
     ends, however it ends. The file says who has it. Where the file system can, the folder is locked as
-    well. One process may hold a folder several times.
+    well.
     """
 
     def __init__(self, folder: Path, report: Callable[[str], None]):
@@ -121,17 +121,18 @@ class Hold:
             raise
 
     def _take(self, descriptor: int) -> None:
-        """Locks the folder, unless this process has; sets the key of the lock in `_held`."""
+        """Locks the folder; sets the key of the lock in `_held`."""
         key = _number(os.fstat(descriptor))
         # Asked before the file is opened: on some file systems closing any handle gives up the lock.
         if key in _held:
-            _held[key].holds += 1
-        else:
-            try:
-                _held[key] = _Lock(self.folder, descriptor)
-            except _NoLocks as error:
-                self._report_no_locks(error)
-                return
+            raise _taken(
+                self.folder, 'another call in this process, such as one of a hook or a thread,'
+            )
+        try:
+            _held[key] = _Lock(self.folder, descriptor)
+        except _NoLocks as error:
+            self._report_no_locks(error)
+            return
         self._key = key
 
     def _report_no_locks(self, error: '_NoLocks') -> None:
@@ -173,11 +174,7 @@ class Hold:
                 os.close(self._descriptor)
             self._descriptor = None
         if self._key is not None and self._key in _held:
-            lock = _held[self._key]
-            lock.holds -= 1
-            if not lock.holds:
-                lock.close()
-                del _held[self._key]
+            _held.pop(self._key).close()
         self._key = None
 
 

@@ -445,11 +445,17 @@ def test_a_wrong_state_says_what_is_needed():
     for state, message in (
         (None, 'state is NoneType: TransformerXLState of this layer is needed'),
         (small('infini').start(BATCH), 'state is InfiniState: TransformerXLState'),
-        (layer.start(BATCH + 1), r'state.hidden is \[3, 6, 16\]: \[2, 6, 16\] is needed'),
-        (small('transformer_xl', memory_length=7).start(BATCH), r'is \[2, 7, 16\]: \[2, 6, 16\]'),
+        (layer.start(BATCH + 1), r'state.hidden is float32 \[3, 6, 16\]: float32 \[2, 6'),
+        (
+            small('transformer_xl', memory_length=7).start(BATCH),
+            r'is float32 \[2, 7, 16\]: float32 \[2, 6, 16\]',
+        ),
+        (jax.tree.map(jnp.bfloat16, layer.start(BATCH)), 'is bfloat16 .* float32 .* is needed'),
     ):
         with pytest.raises(ValueError, match=message):
             layer.apply(params, x, state)
+    with pytest.raises(ValueError, match='train = .* give True or False, static under jit'):
+        jax.jit(lambda train: layer.apply(params, x, layer.start(BATCH), train=train))(True)
 
 
 @pytest.mark.parametrize('number', [0, -1, 2.0, '2'])

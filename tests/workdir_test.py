@@ -50,19 +50,20 @@ def test_a_folder_that_another_process_writes_is_refused(other, tmp_path):
     hold.close()
 
 
-def test_a_process_may_hold_a_folder_again(tmp_path):
-    first, second = (Hold(tmp_path / 'new', pytest.fail) for _ in range(2))
-    first.close()
-    first.close()
-    path = tmp_path / 'new' / LOCK
-    with path.open() as file, pytest.raises(BlockingIOError):
+def test_a_process_holds_a_folder_once_at_a_time(tmp_path):
+    """A hook or a thread that trains into the folder would write into the same files."""
+    path, first = tmp_path / 'new' / LOCK, Hold(tmp_path / 'new', pytest.fail)
+    with pytest.raises(UsageError, match='another call in this process, such as one of a hook'):
+        Hold(tmp_path / 'new', pytest.fail)
+    with path.open() as file, pytest.raises(BlockingIOError):  # the refused one took nothing away
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    second.close()
+    first.close()
+    first.close()
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    third = Hold(tmp_path / 'new', pytest.fail)
-    third.require_there()
-    third.close()
+    second = Hold(tmp_path / 'new', pytest.fail)
+    second.require_there()
+    second.close()
 
 
 def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):

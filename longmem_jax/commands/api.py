@@ -21,7 +21,7 @@ from longmem_jax.config import checks
 from longmem_jax.config.files import configure
 from longmem_jax.config.saved import saved_config
 from longmem_jax.devices import sharding
-from longmem_jax.errors import require_type
+from longmem_jax.errors import UsageError, require_type
 from longmem_jax.evaluation.token_losses import TokenLosses
 from longmem_jax.experiment import Experiment, Hook
 from longmem_jax.files import nowhere
@@ -50,8 +50,9 @@ def train(
       changes: fields that differ, such as {'train.num_steps': 200}.
       hooks: each is called as `hook(step, group, values)` when the run writes numbers: with the group
         'train' and 'speed' every `config.train.log_every` steps, 'validation' after an evaluation,
-        'test' and 'test_reset' at the end, and 'checkpoint' (without numbers) when a step is saved. An
-        error of a hook ends the run, which then continues from its newest checkpoint.
+        'test' and 'test_reset' at the end, and 'checkpoint' (without numbers) when that of a step is
+        whole on the disk, up to a few steps later. An error of a hook ends the run, which then continues
+        from its newest checkpoint.
       optimizer: an `optax.GradientTransformation` in place of that of `config.optimizer`, with its own
         rate and weight decay. Clipping, rates of groups and accumulation of `config.optimizer` stay
         around it (`clip_norm` is 0.25 unless set; 0 = none). It is to be given again when the run goes
@@ -177,7 +178,13 @@ def _path(name: str, given: Folder) -> str:
 
 def _bytes(text: str | bytes) -> bytes:
     require_type('the text', text, str | bytes, 'text')
-    return text if isinstance(text, bytes) else text.encode('utf-8', 'surrogateescape')
+    try:
+        return text if isinstance(text, bytes) else text.encode('utf-8', 'surrogateescape')
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f'the text has half a character, {text[error.start]!r}, at {error.start:,}: give whole '
+            'ones, or bytes.'
+        ) from error
 
 
 def _of_run(

@@ -148,6 +148,11 @@ def from_flags(
     """`--mode=generate` with the options of the command line."""
     require_one_text(prompt, prompts, save_state)
     common: dict[str, Any] = dict(load_state=load_state, template=template)
+    if output and not prompts:
+        raise UsageError(
+            f'--output={output}: is for --prompts; the continuation of a single prompt is printed, so '
+            'send it to a file: ... > FILE.'
+        )
     if prompts:
         generate_all(experiment, prompts, options, output=output, **common)
     else:

@@ -37,6 +37,8 @@ AT_LEAST_0 = {
 LARGEST = {
     'train': {'num_steps': 2**31 - 1, 'num_lanes': 1 << 24, 'segments_per_step': 1 << 20},
     'evaluate': {'num_lanes': 1 << 24},
+    'generate': {'beams': 1 << 10},
+    'translate': {'beams': 1 << 10},
 }
 WITH_MOMENTUM = ('sgd', 'nesterov')
 # Fields of the core's training, and what they must be where a subject's section brings its own.

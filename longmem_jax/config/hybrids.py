@@ -32,6 +32,12 @@ def names_of(pattern: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def written(names: Sequence[str]) -> str:
+    """The shortest pattern of these names."""
+    runs = [(name, len([*run])) for name, run in itertools.groupby(names)]
+    return '+'.join(f'{times}*{name}' if times > 1 else name for name, times in runs)
+
+
 def join(pattern: Sequence[str], recipes: Mapping[str, Recipe], layers: int) -> Recipe:
     """One recipe of several, by `pattern` repeated to the depth of the model.
 
@@ -44,7 +50,7 @@ def join(pattern: Sequence[str], recipes: Mapping[str, Recipe], layers: int) -> 
     chosen = tuple(itertools.islice(itertools.cycle(pattern), layers))
     if missing := sorted({*pattern} - {*chosen}):
         raise UsageError(
-            f'memory={"+".join(pattern)}: is a pattern of {len(pattern)} layers, and the model has '
+            f'memory={written(pattern)}: is a pattern of {len(pattern)} layers, and the model has '
             f'{layers}, so {", ".join(missing)} would be in none; shorten the pattern, or use a config '
             'with more layers.'
         )

@@ -19,7 +19,7 @@ from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.tokenized import StoredCorpus
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer
-from longmem_jax.errors import UsageError, unknown
+from longmem_jax.errors import UsageError, number_of, unknown
 from longmem_jax.files import named
 
 
@@ -92,12 +92,25 @@ def _require_split(split: str) -> None:
 
 
 def load(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:
-    """The tokenized documents of a split or of a task; errors as in `load_source`."""
+    """The tokenized documents of a split or of a task.
+
+    Raises:
+      UsageError: as in `load_source`, or all documents are empty.
+    """
     _require_split(split)
     if data.source in TASKS:
         return TASKS[data.source].corpus(data.task, split, data.seed)
     if data.source in SOURCES and (corpus := SOURCES[data.source].corpus) is not None:
         return corpus(data, split, tokenizer)
-    if data.tokenized:
-        return StoredCorpus(data, split, tokenizer)
-    return Corpus(load_source(data, split), tokenizer)
+    found: AnyCorpus = (
+        StoredCorpus(data, split, tokenizer)
+        if data.tokenized
+        else Corpus(load_source(data, split), tokenizer)
+    )
+    # Of most it is the first that has some; a split without any would be scored as NaN.
+    if not any(len(found[index].tokens) for index in range(len(found))):
+        raise UsageError(
+            f'config.data: the {split} split has {number_of(len(found), "document")} and no text in '
+            'them; put some there, or give other data.'
+        )
+    return found

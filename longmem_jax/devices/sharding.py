@@ -217,3 +217,14 @@ def require_one_process(what: str) -> None:
         raise UsageError(
             f'{what} runs in one process, not in {jax.process_count()}; leave out --distributed.'
         )
+
+
+def require_auto(x: jax.Array) -> None:
+    """Raises where `x` is sharded with explicit axes, for which JAX wants every sharding spelled out."""
+    sharding = jax.typeof(x).sharding
+    explicit = AxisType.Explicit in sharding.mesh.axis_types
+    if explicit and any(axis is not None for axis in sharding.spec):
+        raise ValueError(
+            f'x is sharded as {sharding.spec} over a mesh of Explicit axes: Auto axes are needed. Make '
+            'the mesh with jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * n)'
+        )

@@ -269,7 +269,7 @@ class Writer:
         self._call(step, group, {name: float(value) for name, value in values.items()})
 
     def saved(self, step: int) -> None:
-        """Notes that a step is being saved."""
+        """Notes that the checkpoint of a step is whole on the disk."""
         if self._active:
             self._call(step, 'checkpoint', {})
 

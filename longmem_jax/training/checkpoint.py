@@ -76,7 +76,9 @@ class Checkpointer:
         self._run: str | None = None
         self._settings = going_on.stored() if going_on else {}
         self._keep, self.went_back = keeping.Keep(keep), False
-        self._pending = self._failed = False
+        self._pending: list[int] = []  # steps that are being saved
+        self._whole: list[int] = []  # and those that are, until they are told
+        self._failed = False
         self._hold: Any = None
         self._manager: Any = None
         self._quiet = storage.Quiet()
@@ -166,7 +168,7 @@ class Checkpointer:
                     identity=ocp.args.JsonSave(self._stored(step)),
                 ),
             )
-            self._pending = True
+            self._pending.append(step)
         return True
 
     def _stored(self, step: int) -> dict[str, Any]:
@@ -193,7 +195,13 @@ class Checkpointer:
         """Waits until everything saved is on disk; errors as in `maybe_save`."""
         with self._saving():
             self._manager.wait_until_finished()
-            self._pending = False
+            self._whole += self._pending
+            self._pending.clear()
+
+    def newly_whole(self) -> list[int]:
+        """Steps whose checkpoints are whole on the disk, as `maybe_save` or `wait` found; each once."""
+        told, self._whole = self._whole, []
+        return told
 
     def close(self) -> None:
         """Waits for pending saves, then closes; may be called twice. Errors as in `maybe_save`."""

@@ -10,6 +10,9 @@ import optax
 
 from longmem_jax.errors import UsageError
 
+# They need more than the mean gradient of a batch: the loss, its function, or a gradient per example.
+NEED_MORE = ('lbfgs', 'momo', 'momo_adam', 'sophia', 'dpsgd')
+
 
 def decay_updated(schedule: optax.Schedule, decay: float) -> optax.GradientTransformation:
     """Takes `rate * decay` of the parameters away, after the update that is given has been made."""
@@ -30,14 +33,14 @@ def names() -> dict[str, Callable[..., optax.GradientTransformation]]:
     """Optimizers of optax itself by their names here, such as 'optax.lamb' and 'optax.contrib.adopt'.
 
     All take the learning rate first. Schedule-free ones are left out: they are to be scored with other
-    parameters than those that are trained.
+    parameters than those that are trained. So are those of `NEED_MORE`.
     """
     found: dict[str, Callable[..., Any]] = {}
     for where, module in (('optax', optax), ('optax.contrib', optax.contrib)):
         for name, function in vars(module).items():
-            if inspect.isfunction(function) and not name.startswith(
-                ('_', 'scale_by', 'schedule_free')
-            ):
+            if name in NEED_MORE or name.startswith(('_', 'scale_by', 'schedule_free')):
+                continue
+            if inspect.isfunction(function):
                 if next(iter(inspect.signature(function).parameters), '') == 'learning_rate':
                     found[f'{where}.{name}'] = function
     return found

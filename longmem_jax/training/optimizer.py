@@ -230,6 +230,11 @@ def _make_base(
         return optax.sgd(schedule, momentum=settings.momentum, nesterov=True)
     if name in of_optax.names():
         return of_optax.make(name, settings, schedule, decayed)
+    if name.rpartition('.')[2] in of_optax.NEED_MORE:
+        raise UsageError(
+            f'config.optimizer.name = {name!r}: needs more than the mean gradient of a batch, such as '
+            'the loss itself or gradients by example; use another, such as adamw or optax.lamb.'
+        )
     if name == GIVEN:
         raise UsageError(
             f'config.optimizer.name = {GIVEN!r}: the run was trained with an object of optax; call '

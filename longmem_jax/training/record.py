@@ -39,7 +39,7 @@ class Writer(Protocol):
         """Writes scalars under a group such as 'train' or 'speed'."""
 
     def saved(self, step: int) -> None:
-        """Notes that a step is being saved."""
+        """Notes that the checkpoint of a step is whole on the disk."""
 
     def flush(self) -> None:
         """Waits until the scalars that were written are on the disk."""

@@ -140,6 +140,15 @@ def _require_fits(
                 'another --workdir, where config.train.start_from keeps what this run has learned. In '
                 f'its state:\n  {listed}'
             )
+        if all(line.startswith('average') for line in lines):
+            has, needed = (
+                ('no', '0') if any('average' in name for name in asked) else ('an', 'above 0')
+            )
+            raise UsageError(
+                f'{where} has {has} average of the parameters: set config.train.ema_decay to {needed}, '
+                'with which it was saved; or use another --workdir, where config.train.start_from keeps '
+                'what this run has learned.'
+            )
         raise UsageError(
             f'{where} does not fit this configuration:\n  {listed}\nGo back to the config.optimizer and '
             'config.train that it was saved with, or use another --workdir.'

@@ -152,6 +152,7 @@ def _run(context: _Context, state: State, step: int) -> Ended:
         except stopping.Stopped as stopped:  # where batches are made: the state is the saved one
             signum = stopped.code - 128
     saver.wait()
+    _tell_saved(context)
     if not signum:
         allocator.give_back()
         try:
@@ -162,6 +163,11 @@ def _run(context: _Context, state: State, step: int) -> Ended:
     what = f'saved at step {step:,}' if step else 'stopped before the first step'
     progress.say(f'{stopping.name(signum)}: {what}; run the same command to resume.')
     return Ended(step, False, None)
+
+
+def _tell_saved(context: _Context) -> None:
+    for step in context.saver.newly_whole():
+        context.writer.saved(step)
 
 
 def _no_better(job: Job) -> str:
@@ -268,8 +274,8 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
             context.writer.flush()
         paused = time.monotonic()
         # Before the evaluation, which may take long or be stopped.
-        if saver.maybe_save(step, state, bad=record.bad):
-            context.writer.saved(step)
+        saver.maybe_save(step, state, bad=record.bad)
+        _tell_saved(context)
         if evaluating:
             evaluated = step
             if signum := _evaluate(context, state, step):
@@ -281,8 +287,7 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     record.write()
     context.writer.flush()
     profile.close(step)
-    if saver.maybe_save(step, state, force=step > first, bad=record.bad):
-        context.writer.saved(step)
+    saver.maybe_save(step, state, force=step > first, bad=record.bad)
     if not signum and step > 0:
         missed = evaluated < step or not context.writer.has(step, plan.evaluated)
         if processes.from_first(missed):

@@ -38,12 +38,18 @@ OPTIMIZER = optax.adam(lambda count: jnp.where(count < 2, 1e-3, 1.0))
 def run(texts, tmp_path_factory):  # noqa: F811
     """A run made from Python, on all devices: folder, how it ended, what its hook was called with."""
     workdir, calls = tmp_path_factory.mktemp('api'), []
+
+    def hook(step, group, values):
+        calls.append((step, group, values))
+        if group == 'checkpoint':
+            assert (workdir / 'checkpoints' / str(step)).is_dir(), 'told before it is whole'
+
     config = small_config(texts, data=-1, fsdp=1, tensor=1, memory=1)
     ended = longmem_jax.train(
         config,
         workdir,
         changes=CHANGES,
-        hooks=[lambda *call: calls.append(call)],
+        hooks=[hook],
         optimizer=OPTIMIZER,
     )
     assert config.train.num_steps == 12, 'the configuration of the caller stays as it is'
@@ -74,6 +80,10 @@ def test_an_optimizer_that_was_given_is_asked_for_again(run, texts):  # noqa: F8
         UsageError, match=r'to be given again: longmem_jax.train\(..., optimizer=...\)'
     ):
         longmem_jax.train(config, folder, changes=CHANGES)
+    with pytest.raises(UsageError, match='has an average .* set config.train.ema_decay to above 0'):
+        longmem_jax.train(
+            config, folder, changes=CHANGES | {'train.ema_decay': 0.0}, optimizer=OPTIMIZER
+        )
     changes = CHANGES | {'train.num_steps': 6}
     with pytest.raises(
         UsageError, match='another optimizer .*same object as optimizer= .*start_from'
@@ -158,6 +168,7 @@ def test_options_are_checked_like_fields(run, option, message):
         (lambda run: longmem_jax.evaluate(run, 3), "split"),
         (lambda run: longmem_jax.generate(run, 5), 'prompt = 5 .* a text, or a list'),
         (lambda run: longmem_jax.generate(run, ['a', 5]), 'the text = 5 .* give text'),
+        (lambda run: longmem_jax.generate(run, 'ab\ud800'), r"half a character, '\\ud800', at 2"),
         (lambda run: longmem_jax.generate(run, 'a', save_state=5), 'save_state = 5 .* a path'),
         (lambda run: longmem_jax.score(run, None), 'the text = None is of the type NoneType: give text'),
         (lambda run: longmem_jax.load(None), 'workdir = None .* the folder of a run'),

@@ -62,7 +62,10 @@ def test_what_stands_around_stands_around_all_layers(memory):
         ('0*linear+full', 'names joined by [+], each with a number'),
         ('linear+', 'names joined by'),
         ('²*linear+full', 'names joined by'),
-        ('4*linear+full', 'pattern of 5 layers, and the model has 4, so full would be in none'),
+        (
+            '4*linear+full',
+            r'memory=4\*linear\+full: is .* of 5 layers, .* so full would be in none',
+        ),
     ],
 )
 def test_what_cannot_be_joined_is_one_message(memory, message):

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longmem_jax.data.documents import SPLITS, Document, Pieces, cut, split_seeded
-from longmem_jax.data.load import load_source
+from longmem_jax.data.load import load, load_source
+from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from tests.data.reading import settings, texts
 
@@ -151,6 +152,7 @@ def test_missing_data_names_the_ways(tmp_path):
     (tmp_path / 'train').mkdir()
     with pytest.raises(UsageError, match='no files'):
         load_source(settings(tmp_path), 'train')
+    (tmp_path / 'train').rmdir()
     with pytest.raises(UsageError, match="did you mean 'stdlib'"):
         load_source(settings('', source='stdlb'), 'train')
     with pytest.raises(UsageError, match='fractions'):
@@ -158,6 +160,12 @@ def test_missing_data_names_the_ways(tmp_path):
         load_source(settings(tmp_path / 'one', fractions=(0.9, 0.2, 0.1)), 'train')
     with pytest.raises(UsageError, match='the test split is empty'):
         load_source(settings(tmp_path / 'one', fractions=(0.9, 0.05, 0.01)), 'test')
+    for split in ('train', 'test'):  # else scores of nothing, NaN, at the end of a training
+        (tmp_path / f'{split}.txt').write_text('')
+        with pytest.raises(
+            UsageError, match=f'the {split} split has 1 document and no text in them'
+        ):
+            load(settings(tmp_path), split, Bytes())
 
 
 def test_standard_library_is_split_by_document():

@@ -60,10 +60,12 @@ def mesh():
 
 @pytest.fixture
 def open_run(tmp_path):
-    """Opens the checkpoints of one run repeatedly; the second value collects the reports."""
+    """Opens the checkpoints of one run, and closes what was open; the second value has the reports."""
     opened = []
 
     def run(identity=IDENTITY, **options):
+        for saver in opened:
+            saver.close()
         reports = []
         options = {'every': 2, 'keep': 3, **options}
         saver = Checkpointer(

@@ -46,10 +46,12 @@ def abstract():
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens the checkpoints of a workdir repeatedly; returns them and what they report."""
+    """Opens the checkpoints of a workdir, and closes what was open; returns them and their reports."""
     savers = []
 
     def run(workdir='run', identity=IDENTITY, going_on=TRAINING):
+        for saver in savers:
+            saver.close()
         reports = []
         saver = Checkpointer(
             tmp_path / workdir / 'checkpoints', every=2, keep=9, identity=identity,
