@@ -7,7 +7,7 @@ none longer than eight minutes; several at once (--processes) where that does no
 One that is stopped continues with the next call, or later in this one. A cell begins only if its minutes
 are left. What failed is tried again by the next call, after all others. DIR/gpu.md has the tables.
 `--list` only shows the cells; `--minutes=0` only writes the tables; `--publish` puts them into the page.
-`--tiny` runs every job with small models, on any device, in DIR/tiny. No network is needed; README.md
+`--tiny` runs every job with small models, on any device, in DIR/tiny. No network is needed; run_it.md
 says what the data folder has.
 """
 

@@ -31,7 +31,7 @@ class Place:
 
     Attributes:
       output: folder of the results.
-      data: folder of the data that was brought along; see README.md.
+      data: folder of the data that was brought along; see run_it.md.
       tiny: with models so small that a test can run them.
     """
 

@@ -10,7 +10,7 @@ from experiments.gpu.job import ABSENT, FAILED, STOPPED, Cell, Job, Place
 from experiments.gpu.jobs import JOBS
 from longmem_jax import files
 
-PAGE = Path(__file__).with_name('README.md')
+PAGE = Path(__file__).with_name('numbers.md')
 NUMBERS = PAGE.with_name('gpu.json')  # what the page shows: label of a cell to its result
 RENDERED = re.compile(r'(?<=<!-- tables -->\n).*(?=<!-- end of tables -->)', re.DOTALL)
 Found = dict[str, dict[str, Any]]
