@@ -72,7 +72,7 @@ BAD = [
     ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={there}'], 'most likely action (0)'),
     ([TINY, '--workdir={there}', '--mode=generate', '--prompt=x', '--output=y'],
      '--output=y: is for --prompts'),
-    ([TINY, '--config.generate.beams=100000'], 'config.generate.beams = 100000: must be at most 1024'),
+    ([TINY, '--config.generate.beams=100000'], 'config.generate.beams = 100000: must be at most 1,024'),
     ([TINY, '--top_p=3'], 'UsageError: --top_p=3: 3.0 is not a number in the range'),
     ([TINY, '--length=sixty'], 'UsageError: --length=sixty: must be a whole number'),
     ([TINY, '--top_p=most'], 'UsageError: --top_p=most: must be a number'),

@@ -25,7 +25,7 @@ from longmem_jax.errors import UsageError, require_type
 from longmem_jax.evaluation.token_losses import TokenLosses
 from longmem_jax.experiment import Experiment, Hook
 from longmem_jax.files import nowhere
-from longmem_jax.generation.text import require_one_text
+from longmem_jax.generation.text import require_one_text, require_one_way
 from longmem_jax.registry import load, require_installed
 from longmem_jax.training.optimizer import GIVEN
 from longmem_jax.workdir import prepare_workdir
@@ -128,6 +128,7 @@ def generate(
     Raises:
       UsageError: as the command's messages say.
     """
+    require_one_way(options)
     # As fields of the configuration they are checked like those.
     fields = {f'generate.{name}': each for name, each in options.items()}
     experiment, load_state = _of_run(workdir, changes, fields), _path('load_state', load_state)

@@ -24,6 +24,7 @@ from longmem_jax.generation.text import (
     read_prompt,
     read_prompts,
     require_one_text,
+    require_one_way,
 )
 from longmem_jax.models.stack import context_of, has_table
 from longmem_jax.reporting.waiting import Waiting
@@ -147,6 +148,7 @@ def from_flags(
 ) -> None:
     """`--mode=generate` with the options of the command line."""
     require_one_text(prompt, prompts, save_state)
+    require_one_way(options)
     common: dict[str, Any] = dict(load_state=load_state, template=template)
     if output and not prompts:
         raise UsageError(

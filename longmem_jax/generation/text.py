@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,16 @@ def require_one_text(prompt: str, prompts: str, save_state: str) -> None:
         raise UsageError(
             '--prompts with --prompt or --save_state: every prompt of a file is read by itself, and '
             'leaves no memory; give --prompts alone, or --prompt.'
+        )
+
+
+def require_one_way(options: Mapping[str, Any]) -> None:
+    """Raises `UsageError` if options of drawing are given together with those of a search."""
+    drawn = [name for name in ('temperature', 'top_k', 'top_p', 'seed') if name in options]
+    if options.get('beams') and drawn:
+        raise UsageError(
+            f'beams = {options["beams"]} with {", ".join(drawn)}: a search finds the most likely text '
+            'and draws nothing; leave one or the other out.'
         )
 
 

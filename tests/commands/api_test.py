@@ -148,6 +148,7 @@ def test_modes_return_what_the_command_prints(run, capsys):
         (dict(lenght=5), "did you mean 'length'"),
         (dict(temperature=-1.0), 'generate.temperature = -1.0: must be at least 0'),
         (dict(temperature=float('inf')), 'generate.temperature = inf: must be a number'),
+        (dict(beams=2, top_k=3), 'beams = 2 with top_k: a search .* draws nothing'),
         (dict(length=2.5), 'generate.length: must be an int'),
     ],
 )
