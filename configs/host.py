@@ -21,6 +21,7 @@ layers, windows of older keys up to .03 (experiments/hosts). On SmolLM2-135M `me
 without training (experiments/smollm2).
 """
 
+import math
 from typing import Any
 
 from longmem_jax.config.base import base, read_bytes, two_cores
@@ -88,6 +89,8 @@ def get_config(arg=''):
         host.update(context=whole_number('context', value))
 
     def layers(config, value):
+        if not value:
+            raise UsageError('layers=: numbers of layers are needed, such as 3, 0-5 or 2+last.')
         where.update(layers=value)
 
     def position(config, value):
@@ -103,13 +106,21 @@ def get_config(arg=''):
     def host_rate(config, value):
         try:
             learned.update(rate=float(value))
+            if not 0 <= learned['rate'] < math.inf:
+                raise ValueError
         except ValueError as error:
-            raise UsageError(f'host_rate={value}: must be a number, such as 0.2.') from error
+            raise UsageError(
+                f'host_rate={value}: must be a number of at least 0, such as 0.2.'
+            ) from error
 
     def frozen(config):
         learned.update(rate=0.0)
 
     def put(config, name, changes, **scale):
+        if {'frozen', 'host_rate'} <= {part.partition('=')[0] for part in (arg or '').split(',')}:
+            raise UsageError(
+                'frozen with host_rate=: frozen is host_rate=0; leave one of the two out.'
+            )
         length = grafting.use_host(config, **host)
         if host['graft']:
             if name != 'none' or where['layers'] or where['rotary'] or where['beside']:
@@ -121,6 +132,10 @@ def get_config(arg=''):
             learn(config)
             return
         numbers = where['layers'] and grafting.numbers(where['layers'], config.model.num_layers)
+        if name == 'none' and (where['layers'] or where['rotary'] or where['beside']):
+            raise UsageError(
+                'memory=none: leave out layers=, position= and beside, which place a memory.'
+            )
         if name == 'none':
             grafting.keep_plain(config, host['context'])
         elif host['context']:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,7 @@ class Experiment:
             raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
         if at is None and self.config.checkpoint.best and not self.config.checkpoint.at:
             at = self.best_step()
-        saver = self.checkpointer(print)
+        saver = self.checkpointer(functools.partial(print, file=sys.stderr))
         saver.require_format()  # before the model is made, for which an old config lacks fields
         name = 'average' if self.config.train.ema_decay else 'params'
         # Not those of `abstract_state`, which need the optimizer.

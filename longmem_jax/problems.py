@@ -203,6 +203,8 @@ def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[s
             kind = getattr(choice, '__name__', str(choice))
             wrong = of_type(section, name, kind)
             problems += wrong or (at_least(section, 0, name) if kind == 'int' else [])
+            if kind == 'float' and not wrong and math.isnan(section[name]):
+                problems.append(f'{name} = nan: must be a number')
     return problems
 
 

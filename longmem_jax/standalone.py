@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,9 @@ from longmem_jax.errors import UsageError, no_field, require_type, unknown
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.dropout import Dropout, asking_for_keys
 from longmem_jax.memory.alone import Surrounded, apart, module, parts_of, settings_read
-from longmem_jax.memory.checks import kernel_problems, layer_problems, size_problems
+from longmem_jax.memory.checks import LONGEST, kernel_problems, layer_problems, size_problems
 from longmem_jax.memory.registry import ATTENTION, LAYERS
-from longmem_jax.problems import at_least, of_section
+from longmem_jax.problems import at_least, at_most, of_section
 from longmem_jax.segment import Aux, Segment, State, pack
 
 
@@ -76,7 +77,10 @@ class Layer(nn.Module):
         Returns:
           The memory's state, every leaf [batch_size, ...].
         """
-        return _start(self, batch_size)
+        whole = hasattr(batch_size, '__index__') and not isinstance(batch_size, bool | jax.Array)
+        if not whole or batch_size < 1:
+            raise ValueError(f'batch_size = {batch_size!r}: must be a whole number of at least 1')
+        return _start(self, operator.index(batch_size))
 
     def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """As in linen, with plain arrays: only the models of this library use the sharding axes."""
@@ -148,7 +152,7 @@ class Layer(nn.Module):
         """Batch and length of `x`, after checking all shapes."""
         longest, width = self.settings.segment_length, self.settings.d_model
         for name, array in dict(x=x, valid=valid, start=start).items():
-            if array is not None and not hasattr(array, 'shape'):
+            if (array is not None or name == 'x') and not hasattr(array, 'shape'):
                 raise ValueError(f'{name} is of {type(array)}: must be an array')
         if x.ndim != 3 or x.shape[2] != width or not 1 <= x.shape[1] <= longest:
             raise ValueError(
@@ -195,8 +199,6 @@ def _check_state(state: State, fresh: State, batch: int) -> None:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _start(layer: Layer, batch_size: int) -> State:
-    if not hasattr(batch_size, '__index__') or batch_size < 1:
-        raise ValueError(f'batch_size = {batch_size!r}: must be a whole number of at least 1')
     # The parameters drawn on the way are unused, so jit never computes them.
     return layer.init_with_output(jax.random.key(0), batch_size, method='initial_state')[0]
 
@@ -249,6 +251,7 @@ def make_layer(
     Raises:
       UsageError: an unknown name (the nearest one is suggested), or invalid values (all at once).
     """
+    require_type('memory', memory, str, f'the name of a memory, such as {sorted(LAYERS)[0]!r}')
     if memory not in LAYERS:
         for name, found in LAYERS.items():
             if memory in found.recipe.by_name:
@@ -339,7 +342,8 @@ def _complete(settings: dict[str, Any]) -> list[str]:
             )
     with contextlib.suppress(TypeError):  # the name of no type is one of the problems
         settings['dtype'] = jnp.dtype(settings['dtype']).name
-    return problems + at_least(settings, 1, 'segment_length') + size_problems(settings)
+    problems += at_least(settings, 1, 'segment_length') + at_most(settings, LONGEST)
+    return problems + size_problems(settings)
 
 
 def _plain(value: Any) -> Any:

@@ -41,6 +41,10 @@ def parse(given: list[str]) -> argparse.Namespace:
     options = parse_with_flags(parser, given)
     if not options.minutes >= 0:
         parser.error(f'--minutes={options.minutes}: must be 0 or more')
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)  # before hours of cells
+    except OSError as error:
+        parser.error(f'--output={options.output}: {error.strerror}')
     return options
 
 
@@ -50,7 +54,6 @@ def main(given: list[str]) -> int:
     if options.minutes > 0:
         require_same(options)
         failed = run(options)
-    options.output.mkdir(parents=True, exist_ok=True)
     found = table.collect(options.output)
     text = table.write(options.output, found, len(options.seeds))
     pages.write(options.output, found)

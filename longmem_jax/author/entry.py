@@ -8,9 +8,11 @@ import jax.numpy as jnp
 
 from longmem_jax.author.fields import documented, problems, require_names
 from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
+from longmem_jax.errors import UsageError
 from longmem_jax.host_layer import HostLayer
 from longmem_jax.views import Seen, Series, View
 
+WRITTEN = ('parts', 'state', 'inputs', 'step', 'output')  # what every author writes
 Check = Callable[[Any, Any, int], list[str]]
 
 
@@ -43,9 +45,16 @@ def memory(
       **others: further attributes of `contract.LayerType`.
 
     Raises:
-      UsageError: a field's `divides` or `share` is no setting of models.
+      UsageError: a field's `divides` or `share` is no setting of models, or a method is missing.
     """
     require_names(module)
+    written = {each: getattr(module, each).__qualname__.partition('.')[0] for each in WRITTEN}
+    missing = [each for each, owner in written.items() if owner == 'RecurrentMemory']
+    if missing:
+        raise UsageError(
+            f'{name}: {module.__name__} has no {", ".join(missing)}; see RecurrentMemory for what each '
+            'must return.'
+        )
     if 'Attributes:' not in (module.__doc__ or ''):
         module.__doc__ = documented(module)
 

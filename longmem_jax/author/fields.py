@@ -15,6 +15,7 @@ from longmem_jax.problems import at_least, one_of
 
 # Logical axis of a dimension by its name; other dimensions are not sharded.
 AXES = {'d_model': 'embed', 'heads': 'heads', 'kv_heads': 'kv_heads', 'head_dim': 'head_dim'}
+TAKEN = ('d_model', 'heads', 'kv_heads', 'head_dim')
 SIZES = ('d_model', 'heads', 'num_heads', 'kv_heads', 'head_dim')  # of the model, by name
 
 
@@ -39,6 +40,7 @@ def field(
       divides: field of `config.model` that it must divide.
       share: size of the model that 0 stands for: 'head_dim', 'num_heads', 'd_model'.
     """
+    among = among and tuple(among)
     rules = dict(least=least, above=above, among=among, divides=divides, share=share)
     return dataclasses.field(default=default, metadata={'words': words, **rules})
 
@@ -47,6 +49,9 @@ def require_names(layer: type) -> None:
     """Raises `UsageError` if `divides` or `share` of a field name what models do not have."""
     known = dict(share=SIZES, divides=[each.name for each in dataclasses.fields(ModelSettings)])
     for declared in dataclasses.fields(layer):
+        if 'words' in declared.metadata and declared.name in TAKEN:
+            where = f'{layer.__name__}.{declared.name}'
+            raise UsageError(f'{where}: is a size of the model; give the field another name.')
         for rule, allowed in known.items():
             if (other := declared.metadata.get(rule)) and other not in allowed:
                 where = f'{layer.__name__}.{declared.name}'
@@ -58,7 +63,7 @@ def problems(layer: type, fields: Fields, model: Any) -> list[str]:
     found = []
     for declared in dataclasses.fields(layer):
         rules, name = declared.metadata, declared.name
-        if 'words' not in rules:
+        if 'words' not in rules or fields[name] is None:
             continue
         if rules['least'] is not None:
             found += at_least(fields, rules['least'], name)

@@ -26,7 +26,7 @@ FLAGS = {
         Flag('top_k', None, 'generate: sample from the k most likely tokens; 0 = all.', int, 0),
         Flag('top_p', None, 'generate: sample from the nucleus of this probability.', float, 0.0, 1.0),
         Flag('beams', None, 'generate: search the most likely text with N beams.', int, 0),
-        Flag('seed', None, 'generate, play: random seed.', int),
+        Flag('seed', None, 'generate, play: random seed.', int, 0, 2**32 - 1),
         Flag('save_state', '', 'generate, evaluate: save the memory to this file.'),
         Flag('load_state', '', 'generate, score, inspect, evaluate: start from the memory in this '
              'file.'),

@@ -25,6 +25,7 @@ from longmem_jax.generation.text import (
     read_prompt,
     read_prompts,
     require_one_text,
+    require_other,
 )
 from longmem_jax.models.stack import context_of
 from longmem_jax.reporting.waiting import Waiting
@@ -162,6 +163,8 @@ def score(
     """
     if output:
         require_writable(output, f'--output={output}')
+        if isinstance(prompt, str) and prompt.startswith('@'):
+            require_other(output, prompt[1:])
     scorer = Scorer(experiment, load_state)
     losses = scorer(read_prompt(prompt))
     as_json = output.endswith('.jsonl')

@@ -15,7 +15,7 @@ from longmem_jax.commands.translate import translate_split
 from longmem_jax.config import saved
 from longmem_jax.config.reach import beyond_a_step, too_short
 from longmem_jax.data import lanes, order
-from longmem_jax.data.warnings import warnings_of
+from longmem_jax.data.warnings import of_unknown, warnings_of
 from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.evaluation.evaluator import Evaluator, passes
@@ -163,7 +163,8 @@ class LanguageModelTask:
         same = order.repeated(
             self.corpora['train'], config.train.num_lanes, config.train.segment_length
         )
-        for text in (*too_short(config), *warnings_of(config.data), *same):
+        found = (*warnings_of(config.data), *of_unknown(self.corpora['train']), *same)
+        for text in (*too_short(config), *found):
             self._progress.say(f'Warning: {text}.')
         if step == 0:
             self._writer.text('config', f'```\n{config}\n```', 0)

@@ -30,8 +30,13 @@ ABOVE_0 = {
     'optimizer': ('learning_rate', 'accumulate_steps'),
 }
 AT_LEAST_0 = {
-    'train': ('log_every', 'evaluate_every', 'patience'),  # 0 = at the end only
+    # 0 = at the end only
+    'train': ('log_every', 'evaluate_every', 'patience', 'max_bad_steps', 'z_loss'),
+    'evaluate': ('max_segments', 'max_test_segments'),
     'checkpoint': ('every', 'at'),  # 0 = at the end, and when stopped; the newest
+    'optimizer': ('eps', 'weight_decay', 'momentum', 'warmup_steps', 'clip_norm'),
+    'generate': ('length_penalty',),
+    'translate': ('length_penalty', 'max_sentences'),
 }
 # Steps are counted in int32.
 LARGEST = {
@@ -104,9 +109,12 @@ def _names() -> list[str]:
     config = base()
     fields = {*config.model, *KINDS} - {*LAYERS.own}
     wrong = {f'memory {name!r}': f'config.model.{name}' for name in LAYERS if name in fields}
+    ours = {*LAYERS.own}
+    recipes = {name for own in ours for name in LAYERS[own].recipe.by_name} - ours
+    wrong |= {f'memory {name!r}': f'memory={name}' for name in LAYERS if name in recipes}
     wrong |= {f'section {name!r}': f'config.{name}' for name in sections() if name in config}
     return [
-        f'{what} of another package: configs have a {field}; rename it, or uninstall the package'
+        f'{what} of another package: configs have a {field}; rename it, or leave that package out'
         for what, field in wrong.items()
     ]
 
@@ -212,7 +220,7 @@ def _numbers(config: Any) -> list[str]:
         problems += under(f'config.{section}', at_least(config[section], 0, *names))
     for section, most in LARGEST.items():
         problems += under(f'config.{section}', at_most(config[section], most))
-    for section in ('train', 'data'):
+    for section in ('train', 'data', 'generate'):
         problems += under(f'config.{section}', between(config[section], 0, LARGEST_SEED, 'seed'))
     if not 0 <= config.train.ema_decay < 1:
         problems.append(
@@ -261,6 +269,12 @@ def _loss_weights(config: Any) -> list[str]:
 def _optimizer(config: Any) -> list[str]:
     """Problems of settings that the chosen optimizer would ignore."""
     settings, problems = config.optimizer, []
+    problems += [
+        f'config.optimizer.{name} = {settings[name]}: must be at least 0 and below 1'
+        for name in ('b1', 'b2')
+        if not 0 <= settings[name] < 1
+    ]
+    problems += under('config.optimizer', between(settings, 0, 1, 'final_fraction'))
     if settings.options and not settings.name.startswith('optax.'):
         problems.append(
             f'config.optimizer.options = {settings.options}: belong to optimizers of optax, such as '
@@ -331,7 +345,11 @@ def _tokenizer(data: Any) -> list[str]:
             f'path = {settings.path!r}: would be ignored; a file is only read for texts, and with '
             "another kind than 'bytes'"
         )
-    problems = under('config.data.tokenizer', problems)
+    if settings.size and settings.kind == 'bytes':
+        problems.append(
+            f"size = {settings.size}: would be ignored; 'bytes' has 256 and a begin token"
+        )
+    problems = under('config.data.tokenizer', problems + at_least(settings, 0, 'size'))
     whole = [name for name, source in SOURCES.items() if source.corpus is None]
     if data.tokenized and data.source not in whole:
         problems.append(

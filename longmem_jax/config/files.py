@@ -110,8 +110,13 @@ def configure(
         made = _get_config(found(name, f'config {name!r}'))(*[variants] * bool(variants))
     require_sections(made)
     made.lock()
-    texts = {path: value if isinstance(value, str) else repr(value)
+    for path in changes or {}:
+        require_type('a path in changes', path, str, "text, such as 'train.num_steps'")
+    plain = {path: value.item() if getattr(value, 'shape', None) == () else value
              for path, value in (changes or {}).items()}  # fmt: skip
+    texts = {
+        path: value if isinstance(value, str) else repr(value) for path, value in plain.items()
+    }
     overrides.apply(made, list(texts.items()))
     return made
 

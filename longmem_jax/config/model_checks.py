@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.errors import unknown
-from longmem_jax.layers import embedding, norms, token_shift
+from longmem_jax.layers import embedding, token_shift
 from longmem_jax.memory.checks import (
-    LONGEST_SEGMENT,
+    LONGEST,
     MOST,
     kernel_problems,
     layer_problems,
+    rates_as_dropout,
     size_problems,
 )
 from longmem_jax.memory.registry import AROUND, ATTENTION, FEED_FORWARD, LAYERS, used
@@ -25,7 +26,7 @@ SHOWN = 4  # names of layers in an example
 def model_problems(model: Any, segment_length: int) -> list[str]:
     """Problems of `config.model`, for segments of `segment_length` tokens."""
     too_large = under('config.model', at_most(model, MOST | MOST_WORDS))
-    too_large += at_most({'segment_length': segment_length}, {'segment_length': LONGEST_SEGMENT})
+    too_large += at_most({'segment_length': segment_length}, LONGEST)
     if too_large:
         return too_large  # the other rules make lists of that length
     problems = at_least(model, 1, 'vocab_size', 'd_embed')
@@ -33,10 +34,8 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
     problems += size_problems(model)
     problems += one_of(
         model,
-        norm=norms.KINDS,
         position=embedding.ABSOLUTE,
         token_shift=tuple(token_shift.EARLIER),
-        cache_dtype=('', 'float32', 'bfloat16'),
         remat=stack.REMAT,
     )
     if model.parallel_residual and (not model.pre_norm or model.kind == 'seq2seq'):
@@ -45,11 +44,7 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
         )
     problems += _output_norm(model)
     problems += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
-    for name in ('residual_dropout', 'embedding_dropout'):
-        if model[name] != -1 and between(model, 0, 1, name, ends='[)'):
-            problems.append(
-                f'{name} = {model[name]}: must lie between 0 and 1, excluding 1, or be -1 (as dropout)'
-            )
+    problems += rates_as_dropout(model, 'embedding_dropout')
     problems = under('config.model', problems)
     if 'lora' in model:
         problems += under('config.model.lora', adapted.check(model.lora))

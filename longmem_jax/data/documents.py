@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -113,7 +114,7 @@ def split_seeded(
       UsageError: wrong shares.
     """
     require_fractions(fractions)
-    ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    ordered = sorted(names, key=lambda name: hashlib.sha256(os.fsencode(name)).hexdigest())
     train, validation, test = (max(int(len(ordered) * share + 1e-6), 1) for share in fractions)
     if sum(fractions) > 1 - 1e-6:
         train = len(ordered)  # all others

@@ -160,6 +160,7 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
         raise UsageError(f'{output}: cannot be written ({error}).') from error
 
 
+CHECKSUM = 'vocabulary'
 _WORD = schema.fields(
     {'data': schema.text(), 'documents': schema.whole(0, 1 << 60), 'ends': schema.text()},
     others=True,
@@ -185,6 +186,24 @@ def keep_word(vocabulary: Path, word: dict[str, Any]) -> None:
         write_json(path, word)
     except OSError as error:
         raise UsageError(f'{path}: cannot be written ({error}).') from error
+
+
+def keep_checksum(vocabulary: Path) -> None:
+    """Adds the checksum of a vocabulary to the word on its data, for `require_whole`."""
+    path = word_path(vocabulary)
+    keep_word(vocabulary, json_file.read(path) | {CHECKSUM: checksum(vocabulary)})
+
+
+def require_whole(vocabulary: Path) -> None:
+    """Raises `UsageError` if a vocabulary is not what was learned; one of earlier versions passes."""
+    path = word_path(vocabulary)
+    if path.exists():
+        kept = schema.require(json_file.read(path), _WORD, path).get(CHECKSUM)
+        if kept not in (None, checksum(vocabulary)):
+            raise UsageError(
+                f'{vocabulary}: was cut or changed since it was learned. Put it back; or delete it, if '
+                'nothing was trained with it, to learn it again.'
+            )
 
 
 def require_same_data(vocabulary: Path, now: dict[str, Any]) -> None:

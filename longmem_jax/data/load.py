@@ -8,9 +8,11 @@ from longmem_jax.data.documents import SPLITS, First, Pieces, Source
 from longmem_jax.data.learn_tokenizer import (
     LEARNT,
     SUFFIX,
+    keep_checksum,
     keep_word,
     learn,
     require_same_data,
+    require_whole,
     word_on,
     word_path,
 )
@@ -78,7 +80,10 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
         source = load_source(data, 'train')
         keep_word(path, word_on(data, source))
         learn(settings.kind, source, settings.size, path)
-    elif word_path(path).exists() and not any(
+        keep_checksum(path)
+        return load_tokenizer(settings.kind, path)
+    require_whole(path)
+    if word_path(path).exists() and not any(
         each.name.isdigit() for each in named(workdir / 'checkpoints')
     ):
         # A trained model needs its own vocabulary, also for other texts.

@@ -80,6 +80,10 @@ class Table:
                 f'{self._path}: no column {self._field!r} (config.data.text_field); '
                 f'{nearest(self._field, schema.names)}its columns are {names}.'
             )
+        if schema.names.count(self._field) > 1:
+            raise UsageError(
+                f'{self._path}: has several columns {self._field!r}; rename all but one.'
+            )
         kind = schema.field(self._field).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         texts = ('string', 'large_string', 'string_view', 'binary', 'large_binary', 'binary_view')

@@ -1,8 +1,9 @@
 """Folders and files of text: plain, JSON lines, tables, gzip and xz.
 
-A folder contains `train/ validation/ test/` (as PG-19 does) or one file for each split; the files of
-one that has neither are divided by their names. A single file is cut by position. Validation may be
-called valid, val or dev.
+A folder contains `train/ validation/ test/` (as PG-19 does), one file for each split, or files whose
+names have the split as a word, such as `wiki.train.tokens` and `train-00000-of-00003.parquet`. The files
+of one that has none of these are divided by their names. A single file is cut by position. Validation
+may be called valid, val or dev.
 """
 
 import itertools
@@ -25,6 +26,7 @@ NAMES = {
     'validation': ('validation', 'valid', 'val', 'dev'),
     'test': ('test',),
 }
+SCRIPTS = ('.py', '.md', '')  # what also stands beside data
 TABLES = ('.parquet', '.csv', '.tsv')
 SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', *TABLES, '')
 HEADING = re.compile(rb' = (?!=).*[^= ] = *\r?')  # of level 1
@@ -92,13 +94,17 @@ def files_below(folder: Path) -> list[Path]:
     def fail(error: OSError) -> None:
         raise error
 
-    return sorted(
-        path
-        for parent, _, names in os.walk(folder, onerror=fail)
-        if not any(name.startswith('.') for name in Path(parent).relative_to(folder).parts)
-        for name in names
-        if not name.startswith('.') and (path := Path(parent, name)).is_file()
-    )
+    found, entered = [], {os.path.realpath(folder)}
+    for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        # A link may lead to a folder above it, or to one that has been read.
+        real = {name: os.path.realpath(Path(parent, name)) for name in sorted(folders)}
+        folders[:] = [name for name, path in real.items() if name[0] != '.' and path not in entered]
+        entered.update(real[name] for name in folders)
+        paths = [Path(parent, name) for name in names if name[0] != '.']
+        if gone := [path for path in paths if path.is_symlink() and not path.exists()]:
+            raise UsageError(f'{gone[0]}: is a link to nothing; remove it, or put its file back.')
+        found += [path for path in paths if path.is_file()]
+    return sorted(found)
 
 
 def _texts(files: Iterable[Path]) -> list[Path]:
@@ -116,12 +122,42 @@ def _of_split(path: Path, split: str) -> list[Path] | None:
             if not files:
                 raise UsageError(f'{folder}: has no files; put the texts of the split there.')
             return _texts(files)
-        for suffix in SUFFIXES:
-            for packed in ('', *PACKED):
-                file = path / f'{name}{suffix}{packed}'
-                if file.is_file():
-                    return [file]
-    return None
+        found = [
+            file
+            for suffix in SUFFIXES
+            for packed in ('', *PACKED)
+            if (file := path / f'{name}{suffix}{packed}').is_file()
+        ]
+        if len([file for file in found if kind_of(file) not in SCRIPTS]) > 1:
+            raise UsageError(
+                f'{path}: {" and ".join(file.name for file in found[:3])} are both the {split} split; '
+                'take one away, or put all into a folder of this name.'
+            )
+        if found:
+            return found[:1]
+    return _by_word(path).get(split) or None
+
+
+def _by_word(path: Path) -> dict[str, list[Path]]:
+    """The texts of a folder by the split that is a word of their names; {} if they have none.
+
+    Names of one split alone, such as `test_units.py` among others, say nothing.
+    """
+    found: dict[str, list[Path]] = {split: [] for split in SPLITS}
+    others: list[Path] = []
+    files = [file for file in path.iterdir() if file.is_file() and file.name[0] != '.']
+    for file in sorted(_texts(file for file in files if kind_of(file) in SUFFIXES)):
+        words = {*re.split('[^a-z]+', file.name.lower())}
+        splits = [split for split in SPLITS if words.intersection(NAMES[split])]
+        (found[splits[0]] if len(splits) == 1 else others).append(file)
+    if not found['train'] or not (found['validation'] or found['test']):
+        return {}
+    if others:
+        raise UsageError(
+            f'{path}: {found["train"][0].name} and others are named by their split, and '
+            f'{others[0].name} is not. Take it away, or put the texts of every split into a folder.'
+        )
+    return found
 
 
 def _articles(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
@@ -166,6 +202,8 @@ class TextFiles:
         root = Path(path).expanduser()
         if not root.exists():
             raise UsageError(f'config.data.path = {path} does not exist. {WAYS}')
+        if not (root.is_file() or root.is_dir()):
+            raise UsageError(f'config.data.path = {path} is neither a file nor a folder. {WAYS}')
         if documents not in ('file', 'line', 'wiki'):
             raise UsageError(
                 f'config.data.documents = {documents!r}: allowed are file, folder, line and wiki.'
@@ -210,10 +248,20 @@ class TextFiles:
         # Rounded: 0.7 + 0.2 is a little less than 0.9, so the last byte would be in no split.
         low, high = (round(size * sum(fractions[:end])) for end in (index, index + 1))
         if borders is None:
+            low, high = (self._whole(root, at) for at in (low, high))
             borders = np.asarray([(low, high)][: high - low], np.int64).reshape(-1, 2)
         else:
             borders = borders[low:high]
         self._parts = [(root, borders)]
+
+    def _whole(self, path: Path, at: int) -> int:
+        """The first position from `at` on that is not inside of a character of UTF-8."""
+        before = self._files.read(path, max(at - 3, 0), at)
+        for back, byte in enumerate(reversed(before), 1):
+            if byte & 0xC0 != 0x80:  # where a character begins: its first bits say how long it is
+                length = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
+                return min(at + max(length - back, 0), self._files.size(path))
+        return at
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -245,6 +293,8 @@ class TextFiles:
         if not problem:
             names = ', '.join(line) or 'none'
             found = f'{nearest(self._field, line)}it has {names}'
+            if self._field in line:
+                found = f'it is {json.dumps(text)[:40]}'
             problem = f'no text in a field {self._field!r} (config.data.text_field); {found}'
         number = 1 + sum(begin < start for begin, _ in self._files.lines(path))
         raise UsageError(f'{path}, line {number}: {problem}.')

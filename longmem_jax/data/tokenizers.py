@@ -79,7 +79,7 @@ class Characters:
         if self.UNKNOWN not in self._ids:
             self._ids[self.UNKNOWN] = len(vocabulary)
             self._characters = [*vocabulary, self.UNKNOWN]
-        self.begin = len(self._characters)
+        self.begin, self.unknown = len(self._characters), self._ids[self.UNKNOWN]
         self.vocab_size = self.begin + 1
 
     def encode(self, text: bytes) -> np.ndarray:
@@ -114,6 +114,7 @@ class Words:
         words += [special for special in (self.END, self.UNKNOWN) if special not in set(words)]
         self._words, self._ids = words, {word: i for i, word in enumerate(words)}
         self.begin, self.vocab_size = self._ids[self.END], len(words)
+        self.unknown = self._ids[self.UNKNOWN]
 
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of the words and line ends."""
@@ -166,6 +167,8 @@ class FromJson:
             )
         self.begin = self._size if found is None else found
         self.vocab_size = max(self._size, self.begin + 1)
+        name = getattr(tokenizer.model, 'unk_token', None)
+        self.unknown = tokenizer.token_to_id(name) if name else None
 
     @property
     def put_before(self) -> tuple[int, ...]:
@@ -266,7 +269,7 @@ class SentencePiece:
             raise ValueError(f'it has {size} pieces')
         self._pieces.decode(list(self._pieces.encode('a')))  # a damaged model fails here
         self.begin = begin if begin >= 0 else size
-        self.vocab_size = max(size, self.begin + 1)
+        self.vocab_size, self.unknown = max(size, self.begin + 1), self._pieces.unk_id()
 
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of UTF-8 text; line ends are kept if the model knows them."""

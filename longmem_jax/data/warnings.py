@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.documents import FRACTIONS, SPLITS
 from longmem_jax.data.stored_files import ERRORS, PACKED
 from longmem_jax.data.text_files import TABLES, find_files, has_splits, kind_of
@@ -11,6 +14,7 @@ from longmem_jax.errors import UsageError
 
 LOOKED_AT = 1 << 16  # bytes at the beginning of a file
 FILES = 8  # of every split
+MOST_UNKNOWN = 0.1  # share of tokens; texts that were written for a vocabulary have less
 MARKS = {
     b'\xff\xfe': 'UTF-16', b'\xfe\xff': 'UTF-16', b'%PDF': 'a PDF', b'PK\x03\x04': 'a zip archive',
     b'PAR1': 'a parquet file without its ending', b'\x1f\x8b': 'gzip without its ending',
@@ -33,6 +37,13 @@ def warnings_of(data: Any) -> Iterator[str]:
         )
     if data.documents == 'folder':
         return
+    if root.is_dir() and not has_splits(root):
+        folders = sorted(each.name for each in root.iterdir() if each.is_dir())
+        if folders := [name for name in folders if name[0] not in '._']:
+            yield (
+                f'{root}: its files are the texts, and the folders in it are not read '
+                f'({", ".join(folders[:4])}{", ..." if len(folders) > 4 else ""})'
+            )
     for file in _files(root, data.fractions):
         looks = warning_of(file)
         if looks:
@@ -40,6 +51,17 @@ def warnings_of(data: Any) -> Iterator[str]:
                 f'{file} {looks}, but is read as a text in UTF-8; convert it to UTF-8, or give another '
                 'config.data.path'
             )
+
+
+def of_unknown(corpus: AnyCorpus) -> Iterator[str]:
+    """A sentence if a good part of the first document's tokens are those of what is not known."""
+    unknown, tokens = getattr(corpus.tokenizer, 'unknown', None), corpus[0].tokens
+    if unknown is not None and len(tokens) and (share := np.mean(tokens == unknown)) > MOST_UNKNOWN:
+        yield (
+            f'{share:.0%} of the first document are tokens that this vocabulary does not have: scores '
+            'are those of a text without them. Use a vocabulary that was learned from such a text '
+            '(config.data.tokenizer)'
+        )
 
 
 def warning_of(file: Path) -> str:

@@ -43,6 +43,8 @@ def keep_programs() -> Path | None:
         if not os.access(folder, os.W_OK):
             raise PermissionError(f'{folder} is read-only')
         _require_own(folder)
+        if chosen and not folder.parent.stat().st_mode & stat.S_ISVTX:  # else it may be replaced
+            _require_own(folder.parent)
     except OSError as error:
         if chosen:
             raise UsageError(

@@ -48,7 +48,7 @@ def fingerprint(params: Any) -> str:
 def _target(path: str | Path) -> Path:
     """The file to write: where a link leads; a device or a pipe would be replaced, so `UsageError`."""
     try:
-        target = Path(path).resolve()
+        target = Path(path).expanduser().resolve()
         if target.is_symlink():  # a circle of links, which `resolve` of Python 3.13 does not report
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         regular = target.is_file() or target.is_dir() or not target.exists()
@@ -122,7 +122,7 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
         has, or is of another model; the message names what differs.
     """
     where = f'--load_state={path}'
-    leaves, metadata = tensor_file.read(Path(path), where)
+    leaves, metadata = tensor_file.read(Path(path).expanduser(), where)
     if metadata.get('format') != FORMAT:
         raise UsageError(f'{where}: not a state written by --save_state.')
     schema.require(metadata, _METADATA, f'{where}, metadata')

@@ -33,7 +33,7 @@ def sample(
     logits: jax.Array, key: jax.Array, temperature: float, top_k: int, top_p: float
 ) -> jax.Array:
     """Draws tokens, int32 [batch], from logits [batch, vocab]; temperature 0 takes the most likely."""
-    if temperature == 0.0:
+    if temperature < 1e-30:  # else the logits divided by it may be infinite
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     logits = filter_logits(logits / temperature, top_k, top_p)
     return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)

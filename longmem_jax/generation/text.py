@@ -27,6 +27,13 @@ def require_one_text(prompt: str, prompts: str, save_state: str) -> None:
         )
 
 
+def require_other(output: str, source: str) -> None:
+    """Raises `UsageError` if the file to write is the one that is read."""
+    written, read = (Path(name).expanduser() for name in (output, source))
+    if written.exists() and read.exists() and written.samefile(read):
+        raise UsageError(f'--output={output}: is the file that is read; name another.')
+
+
 def require_one_way(options: Mapping[str, Any]) -> None:
     """Raises `UsageError` if options of drawing are given together with those of a search."""
     drawn = [name for name in ('temperature', 'top_k', 'top_p', 'seed') if name in options]
@@ -68,6 +75,7 @@ def read_prompts(prompts: str, output: str) -> list[dict[str, Any]]:
         raise UsageError(f'--output={output} with --prompts: JSON lines; end the name with .jsonl.')
     if output:
         require_writable(output, f'--output={output}')
+        require_other(output, prompts)
     return read_examples(Path(prompts).expanduser(), {'text': str})
 
 

@@ -258,12 +258,14 @@ def numbers(layers: str, num_layers: int) -> tuple[int, ...]:
     chosen: set[int] = set()
     for part in layers.split('+'):
         first, _, last = part.replace('last', str(num_layers - 1)).partition('-')
-        if not first.isdigit() or not (last or first).isdigit():
+        if not first.isdigit() or not (last or first).isdigit() or part.endswith('-'):
             raise UsageError(
                 f'layers={layers}: numbers from 0 are needed, such as 3, 0-5 or 2+last.'
             )
         chosen |= set(range(int(first), int(last or first) + 1))
-    if not chosen or max(chosen) >= num_layers:
+    if not chosen:
+        raise UsageError(f'layers={layers}: has no layer; the smaller number comes first.')
+    if max(chosen) >= num_layers:
         raise UsageError(f'layers={layers}: the host has the layers 0 to {num_layers - 1}.')
     return tuple(sorted(chosen))
 

@@ -153,7 +153,8 @@ def _fetch(name: str) -> Path:
     name, _, revision = name.partition('@')
     named = re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name) and re.fullmatch(r'[\w./-]*', revision)
     if not named or name.startswith('.'):
-        raise UsageError(f'{name}: no such file or folder, and it is not a name on the hub.')
+        there = 'is a file of another kind' if Path(name).is_file() else 'no such file or folder'
+        raise UsageError(f'{name}: {there}, and it is not a name on the hub.')
     try:
         import huggingface_hub
     except ImportError as error:

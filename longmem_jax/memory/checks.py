@@ -19,10 +19,12 @@ MOST = {
     'head_dim': 1 << 20,
     'd_feed_forward': 1 << 24,
 }
-LONGEST_SEGMENT = 1 << 26  # tokens
+LONGEST = {'segment_length': 1 << 26}  # tokens
+MOST_OF_A_FIELD = (1 << 31) - 1  # positions and counts are int32
 # With these the arithmetic of bands neither overflows, nor is there a log of 0.
 TURNS = (1e-30, 1e30)
 DTYPES = ('float32', 'bfloat16', 'float64')
+CACHE_DTYPES = ('float32', 'bfloat16')  # or none, for that of activations
 
 
 def size_problems(model: Any) -> list[str]:
@@ -36,6 +38,9 @@ def size_problems(model: Any) -> list[str]:
     )
     problems += at_most(model, MOST)
     problems += one_of(model, attention_bias=BIASES, dtype=DTYPES, init=INITS, kernels=KERNELS)
+    problems += one_of(model, norm=norms.KINDS)
+    problems += one_of(model, cache_dtype=CACHE_DTYPES) if model['cache_dtype'] else []
+    problems += rates_as_dropout(model, 'residual_dropout')
     if model['kernels'] == 'fused' and model['dtype'] == 'float64':
         problems.append(
             "kernels = 'fused': has no float64; use dtype='bfloat16' or 'float32', or 'plain'"
@@ -48,6 +53,16 @@ def size_problems(model: Any) -> list[str]:
         + _rotary_bands(model)
         + between(model, 0, 1, 'dropout', 'attention_dropout', ends='[)')
     )
+
+
+def rates_as_dropout(model: Any, *names: str) -> list[str]:
+    """Problems of rates that are -1, as `dropout`, or one of their own."""
+    return [
+        f'{problem}, or be -1 (as dropout)'
+        for name in names
+        if model[name] != -1
+        for problem in between(model, 0, 1, name, ends='[)')
+    ]
 
 
 def layer_problems(
@@ -71,6 +86,8 @@ def layer_problems(
       where, where_model: paths of both sections for the messages, with a dot at the end.
     """
     problems = of_section(fields, wanted)
+    whole = [name for name in wanted if not problems and type(fields[name]) is int]
+    problems += at_most(fields, dict.fromkeys(whole, MOST_OF_A_FIELD))
     if not problems and 'position' in wanted:
         problems = one_of(fields, position=POSITIONS)
         if fields['position'] == 'rotary' and (rotary := _rotary(model)):

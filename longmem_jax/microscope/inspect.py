@@ -19,7 +19,7 @@ from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.result import memory_lengths
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import require_writable, write
-from longmem_jax.generation.text import read_prompt
+from longmem_jax.generation.text import read_prompt, require_other
 from longmem_jax.microscope.page import page, page_data
 from longmem_jax.microscope.reading import Reading, read_text
 from longmem_jax.reporting.waiting import Waiting
@@ -82,6 +82,8 @@ def inspect(
             'leave one of the two out.'
         )
     require_writable(output, f'--output={output}')
+    if prompt.startswith('@'):
+        require_other(output, prompt[1:])
     runs = [experiment, *([_run_beside(experiment, beside)] if beside else [])]
     text = read_prompt(prompt)
     found = [_read(run, text, prompt, reads, load_state, command) for run in runs]

@@ -95,6 +95,10 @@ def parameter_groups(groups: Sequence[Group], params: Any) -> Any:
             for group in groups
         ):
             raise ValueError(f'optimizers are {", ".join(NAMES)}')
+        if not all(
+            isinstance(rate, int | float) and 0 <= rate < math.inf for _, rate, *_ in groups
+        ):
+            raise ValueError('a rate multiplier is a number of at least 0')
     except (re.error, ValueError, TypeError) as error:
         raise UsageError(
             f'config.optimizer.groups = {groups}: tuples (path pattern, rate multiplier, weight '

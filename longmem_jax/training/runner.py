@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import jax
 
 from longmem_jax import stopping
 from longmem_jax.devices import allocator, processes
+from longmem_jax.errors import UsageError
 from longmem_jax.files import own_folder
 from longmem_jax.training.best import Best
 from longmem_jax.training.checkpoint import Checkpointer
@@ -70,6 +71,8 @@ class _Profile:
 
     def close(self, step: int) -> None:
         """Stops the trace if it is running, and reports where it is."""
+        if self._folder is not None and step <= self._begin:
+            self._say(f'No profile: it begins after step {self._begin}, and the run ended before.')
         if self._tracing:
             jax.profiler.stop_trace()
             self._tracing = False
@@ -238,6 +241,23 @@ def _evaluate_missed(context: _Context, state: State, step: int) -> int:
     return _evaluate(context, state, step) if processes.from_first(bool(missed)) else 0
 
 
+def _next(
+    context: _Context, batches: Iterator[Any], state: State, step: int, record: Record
+) -> tuple[Any, ...] | None:
+    """The arguments of the next step, None at the end. If the data are broken, the state is saved."""
+    try:
+        return next(batches, None)
+    except UsageError:
+        if step:
+            record.write()
+            context.writer.flush()
+            context.saver.maybe_save(step, state, force=True, bad=record.bad)
+            context.saver.wait()
+            _tell_saved(context)
+            context.progress.say(f'Saved at step {step:,}: the next one cannot be read.')
+        raise
+
+
 def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int, int]:
     """Trains until the plan is done, the batches end, or a signal: state, step, number of the signal."""
     job, saver, plan = context.job, context.saver, context.job.plan
@@ -257,7 +277,8 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     record = Record(job, context.writer, context.progress, compiled, saver.steps)
     profile = _Profile(context.profile, first, context.progress.say)
     step, evaluated = first, first
-    for inputs in itertools.islice(job.batches(state), plan.num_steps - first):
+    batches = itertools.islice(job.batches(state), plan.num_steps - first)
+    while (inputs := _next(context, batches, state, step, record)) is not None:
         profile.before(step)
         with jax.profiler.StepTraceAnnotation('train', step_num=step):
             state, metrics = compiled.call(state, *inputs)

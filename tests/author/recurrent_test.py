@@ -9,6 +9,7 @@ import pytest
 
 from longmem_jax import registry
 from longmem_jax.author import Lane, RecurrentMemory, field, memory, param
+from longmem_jax.author.fields import problems
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.projections import Projections
@@ -174,6 +175,21 @@ def test_a_wrong_function_is_named_with_what_it_must_return(function, wrong, sai
     x = jnp.ones((1, 4, 16))
     with pytest.raises(UsageError, match=said):
         jax.eval_shape(layer.init, jax.random.key(0), x, layer.start(1))
+
+
+def test_what_an_author_must_write_is_asked_for_at_once():
+    with pytest.raises(UsageError, match='wrong: Empty has no parts, state, inputs, step, output'):
+        memory('wrong', type('Empty', (RecurrentMemory,), {}))
+    taken = {'__annotations__': {'d_model': int}, 'd_model': field(3, 'a width')}
+    with pytest.raises(UsageError, match='Taken.d_model: is a size of the model'):
+        memory('wrong', type('Taken', (First,), taken))
+    either = field(None, 'either', among=iter('ab'), least=None)
+    assert either.metadata['among'] == ('a', 'b'), 'the values are asked for more than once'
+    optional = type('Optional', (First,), {
+        '__annotations__': {'size': int | None}, 'size': field(None, 'a size', least=3)
+    })  # fmt: skip
+    given = dict(size=None, share=0.5, groups=0, kind='sum', chunk=1, carry=True, gradients=True)
+    assert problems(optional, given, dict(num_heads=2)) == []
 
 
 @pytest.mark.parametrize('rule', ['divides', 'share'])

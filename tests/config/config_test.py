@@ -106,6 +106,17 @@ def change(config, path, value):
         ('train.num_steps', 2**31, 'num_steps = 2147483648: must be at most 2,147,483,647'),
         ('evaluate.num_lanes', 2**40, 'evaluate.num_lanes = 1099511627776: must be at most'),
         ('data.seed', -1, 'data.seed = -1: must lie between 0 and'),
+        ('generate.seed', 2**32, 'must lie between 0 and 4294967295'),
+        ('optimizer.clip_norm', -1.0, 'clip_norm = -1.0: must be at least 0'),
+        ('optimizer.warmup_steps', -1, 'warmup_steps = -1: must be at least 0'),
+        ('optimizer.b2', 1.5, 'b2 = 1.5: must be at least 0 and below 1'),
+        ('optimizer.final_fraction', -1.0, 'must lie between 0 and 1'),
+        ('train.z_loss', -1.0, 'z_loss = -1.0: must be at least 0'),
+        ('train.max_bad_steps', -1, 'max_bad_steps = -1: must be at least 0'),
+        ('evaluate.max_test_segments', -1, 'max_test_segments = -1: must be at least 0'),
+        ('data.tokenizer.size', 500, "would be ignored; 'bytes' has 256"),
+        ('model.residual_dropout', 2.0, 'excluding 1, or be -1'),
+        ('model.transformer_xl.memory_length', 2**31, 'must be at most 2,147,483,647'),
     ],
 )
 def test_problems_say_what_is_allowed(path, value, message):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from longmem_jax.data.documents import SPLITS, Document, Pieces, cut, split_seeded
 from longmem_jax.data.load import load, load_source
 from longmem_jax.data.tokenizers import Bytes
+from longmem_jax.data.warnings import warnings_of
 from longmem_jax.errors import UsageError
 from tests.data.reading import settings, texts
 
@@ -89,6 +90,65 @@ def test_a_text_named_like_a_split_is_named(tmp_path):
         texts(settings(tmp_path), 'test')
 
 
+def test_names_that_have_the_split_as_a_word(tmp_path):
+    """WikiText and most data of the hub: were divided by a digest of the names."""
+    wiki, hub, code = (tmp_path / name for name in ('wiki', 'hub', 'code'))
+    for folder, names in (
+        (wiki, [f'wiki.{split}.tokens' for split in ('train', 'valid', 'test')]),
+        (hub, [f'{split}-0000{i}-of-00002.txt' for split in SPLITS for i in range(2)]),
+        (code, ['units.py', 'test_units.py', 'model.py', 'test_model.py']),
+    ):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(name)
+    assert [texts(settings(wiki), split) for split in SPLITS] == [
+        [b'wiki.train.tokens'], [b'wiki.valid.tokens'], [b'wiki.test.tokens']
+    ]  # fmt: skip
+    for split in SPLITS:
+        assert texts(settings(hub), split) == [
+            b'%s-0000%d-of-00002.txt' % (split.encode(), i) for i in (0, 1)
+        ]
+    assert len(texts(settings(code))) == 2, 'names of one split alone say nothing'
+    (hub / 'README.md').write_text('about')
+    with pytest.raises(
+        UsageError, match='train-00000.* named by their split, and README.md is not'
+    ):
+        texts(settings(hub))
+
+
+def test_no_text_is_left_out_without_a_word(tmp_path):
+    train, other = tmp_path / 'train', tmp_path / 'other'
+    for folder in (train, other):
+        folder.mkdir()
+    (train / 'a.txt').write_text('a')
+    (other / 'b.txt').write_text('b')
+    (train / 'linked').symlink_to(other)
+    (other / 'circle').symlink_to(train)
+    assert texts(settings(tmp_path)) == [b'a', b'b']
+    (train / 'gone.txt').symlink_to(tmp_path / 'nowhere')
+    with pytest.raises(UsageError, match='gone.txt: is a link to nothing'):
+        texts(settings(tmp_path))
+    both = tmp_path / 'both'
+    both.mkdir()
+    (both / 'train.txt').write_text('text')
+    (both / 'train.py').write_text('a script')
+    assert texts(settings(both)) == [b'text']
+    (both / 'train.jsonl').write_text('{"text": null}\n')
+    with pytest.raises(UsageError, match='train.txt and train.jsonl.* are both the train split'):
+        texts(settings(both))
+    (both / 'train.txt').unlink()
+    with pytest.raises(UsageError, match="in a field 'text' .*; it is null"):
+        texts(settings(both))
+    with pytest.raises(UsageError, match='is neither a file nor a folder'):
+        texts(settings('/dev/null'))
+    flat = tmp_path / 'flat'
+    (flat / 'more').mkdir(parents=True)
+    for name in 'abc':
+        (flat / f'{name}.txt').write_text(name)
+    (said,) = warnings_of(settings(flat))
+    assert 'the folders in it are not read (more)' in said
+
+
 def test_articles(tmp_path):
     text = ' \n = First = \n \n = = Part = = \n words \n = Second = \n more \n'
     (tmp_path / 'train.txt').write_text(text)
@@ -102,6 +162,10 @@ def test_one_file_is_cut_by_position(tmp_path):
     parts = [texts(settings(tmp_path / 'enwik'), s)[0] for s in ('train', 'validation', 'test')]
     assert [len(part) for part in parts] == [180, 10, 10]
     assert b''.join(parts) == bytes(range(200))
+    for text in ('\u00e9' * 50, '\u2603' * 50, '\U0001f600' * 50, 'a\u00e9' * 33):
+        (tmp_path / 'enwik').write_text(text)
+        parts = [texts(settings(tmp_path / 'enwik'), split)[0] for split in SPLITS]
+        assert ''.join(part.decode() for part in parts) == text, 'cut within a character'
 
 
 def test_pieces_cut_training_only(tmp_path):

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longmem_jax.config.base import base
+from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.data.load import load, make_tokenizer
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import Bytes, Characters, Words
+from longmem_jax.data.warnings import of_unknown
 from longmem_jax.errors import UsageError
 
 TEXT = 'the cat sat on the mat\nthe dog sat\n\nz\u00f6e sat on a caf\u00e9 \u2603 the end\n' * 20
@@ -49,6 +51,11 @@ def test_unknown_characters_and_words_have_a_token():
     assert words.encode(b'the dog\ncat').tolist() == [0, 3, 1, 2, 1]
     assert words.decode(words.encode(b'the dog\n')) == b'the <unk> \n'
     assert words.vocab_size == 4 and words.begin == 1
+    found = [Document('', b'the dog\n'), Document('', b'the cat\n' * 9)]
+    (said,) = of_unknown(Corpus(found, words))
+    assert said.startswith('33% of the first document') and not [
+        *of_unknown(Corpus(found[1:], words))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -321,6 +328,12 @@ def test_a_vocabulary_of_other_data_is_not_used(config, tmp_path):
     (moved / 'train.txt').write_text(TEXT)
     config.path = str(moved)
     assert make_tokenizer(config, workdir).fingerprint() == words.fingerprint()
+    (file,) = workdir.glob('tokenizer.words.*')
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match='was cut or changed since it was learned'):
+        make_tokenizer(config, workdir)
+    file.write_bytes(whole)
     (moved / 'train.txt').write_text('other words')
     with pytest.raises(UsageError, match=f'was learned from other data: {tmp_path}, 1 documents'):
         make_tokenizer(config, workdir)

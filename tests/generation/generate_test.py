@@ -17,7 +17,7 @@ from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation import reader
 from longmem_jax.generation.reader import Reader, continue_stream, fresh_state
 from longmem_jax.generation.sampling import filter_logits, sample
-from longmem_jax.generation.text import TextStream, sample_text
+from longmem_jax.generation.text import TextStream, read_prompts, sample_text
 from longmem_jax.memory.registry import AROUND
 from tests.toys import LENGTH, VOCAB, random_segments, run, toy
 
@@ -40,7 +40,8 @@ def test_top_k_and_top_p():
 
 def test_sampling_follows_temperature_and_key():
     logits = jnp.log(jnp.asarray([[0.6, 0.4]]))
-    assert sample(logits, jax.random.key(0), 0.0, 0, 1.0).tolist() == [0]
+    for temperature in (0.0, 1e-45, 1e-30):  # logits divided by them may be infinite
+        assert sample(logits, jax.random.key(0), temperature, 0, 1.0).tolist() == [0]
     draw = jax.vmap(lambda key, t: sample(logits, key, t, 0, 1.0)[0], in_axes=(0, None))
     keys = jax.random.split(jax.random.key(0), 4000)
     np.testing.assert_allclose(draw(keys, 1.0).mean(), 0.4, atol=0.03)
@@ -203,3 +204,11 @@ def test_states_of_others_are_refused(tmp_path):
         state_file.load(tmp_path / 'none', fresh, config, params)
     with pytest.raises(UsageError, match='cannot be written'):
         state_file.save(tmp_path / 'no' / 'folder', fresh, NONE, config, params)
+
+
+def test_an_output_that_is_read_is_refused(tmp_path):
+    file = tmp_path / 'texts.jsonl'
+    file.write_text('{"text": "a"}\n')
+    with pytest.raises(UsageError, match='is the file that is read; name another'):
+        read_prompts(str(file), str(tmp_path / '.' / 'texts.jsonl'))
+    assert file.read_text() == '{"text": "a"}\n'

@@ -178,6 +178,10 @@ def test_rates_tell_the_host_from_what_is_new(name):
         ('memory=infini,layers=a', 'numbers from 0 are needed'),
         ('memory=infini,position=alibi', 'position'),
         ('memory=infini,host_rate=x', 'host_rate=x: must be a number'),
+        ('memory=infini,host_rate=-1', 'host_rate=-1: must be a number of at least 0'),
+        ('memory=infini,host_rate=0.5,frozen', 'leave one of the two out'),
+        ('memory=infini,layers=', 'layers=: numbers of layers are needed'),
+        ('memory=none,beside', 'memory=none: leave out'),
     ],
 )
 def test_problems(argument, message):

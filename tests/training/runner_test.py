@@ -27,10 +27,19 @@ class Walk:
     """A random walk: the state is a pytree of its own, the batches are numbers drawn by position."""
 
     def __init__(
-        self, *, num_steps=10, length=100, bad=(), kill_at=None, warnings=None, plan=(1, 4), **best
+        self,
+        *,
+        num_steps=10,
+        length=100,
+        bad=(),
+        kill_at=None,
+        warnings=None,
+        plan=(1, 4),
+        broken=None,
+        **best,
     ):
         self.plan = Plan(num_steps, *plan, 2, 'take smaller steps', warnings or {}, **best)
-        self._length, self._bad, self._kill_at = length, bad, kill_at
+        self._length, self._bad, self._kill_at, self._broken = length, bad, kill_at, broken
         self.calls, self.writer, self.at = [], None, {}
 
     @property
@@ -69,6 +78,8 @@ class Walk:
 
     def batches(self, state):
         for position in range(int(state['position']), self._length):
+            if position == self._broken:
+                raise UsageError('line 7: no text')
             if position == self._kill_at:
                 os.kill(os.getpid(), signal.SIGTERM)
             yield np.random.default_rng(position).random(dtype=np.float32), position in self._bad
@@ -119,6 +130,15 @@ def test_bad_steps_push_out_no_checkpoint_and_a_run_can_go_back(whole, tmp_path,
     assert 'left out what came after step 5; the file as it was is metrics.jsonl.old' in said
     assert (tmp_path / 'metrics.jsonl.old').read_bytes() == before
     assert folders(tmp_path / 'checkpoints-left') == [6]
+
+
+def test_data_that_break_off_lose_no_step(whole, tmp_path, capsys):
+    with pytest.raises(UsageError, match='line 7: no text'):
+        walk(tmp_path, every=100, broken=5)
+    assert folders(tmp_path / 'checkpoints') == [5]
+    assert 'Saved at step 5: the next one cannot be read.' in capsys.readouterr().out
+    _, ended = walk(tmp_path, every=100)  # the line is put right
+    np.testing.assert_array_equal(ended.result, whole[1])
 
 
 def test_a_signal_in_bad_steps_saves_and_keeps_the_last_good_one(tmp_path):
