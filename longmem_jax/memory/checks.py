@@ -24,6 +24,7 @@ MOST_OF_A_FIELD = (1 << 31) - 1  # positions and counts are int32
 # With these the arithmetic of bands neither overflows, nor is there a log of 0.
 TURNS = (1e-30, 1e30)
 DTYPES = ('float32', 'bfloat16', 'float64')
+METHODS = ('initial_state', 'open_segment', 'close_segment')  # of all layers
 CACHE_DTYPES = ('float32', 'bfloat16')  # or none, for that of activations
 
 
@@ -85,6 +86,9 @@ def layer_problems(
       segment_length: tokens per segment.
       where, where_model: paths of both sections for the messages, with a dot at the end.
     """
+    if lacking := [name for name in METHODS if not hasattr(entry.layer.module, name)]:
+        words = f'{entry.layer.module.__name__} has no {", ".join(lacking)}'
+        return [f'{where}{words}, by which texts are read token by token: see contract.MemoryLayer']
     problems = of_section(fields, wanted)
     whole = [name for name in wanted if not problems and type(fields[name]) is int]
     problems += at_most(fields, dict.fromkeys(whole, MOST_OF_A_FIELD))

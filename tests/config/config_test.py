@@ -1,10 +1,12 @@
 """Every config builds and can run, and every problem is one clear line."""
 
+import dataclasses
 import importlib
 import importlib.util
 import re
 from pathlib import Path
 
+import flax.linen as nn
 import numpy as np
 import pytest
 
@@ -15,7 +17,8 @@ from longmem_jax.config.recipes import given, recipes, scale_of, section, use
 from longmem_jax.config.sections import sections
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts.grafting import grafts
-from longmem_jax.memory.registry import used
+from longmem_jax.memory.checks import layer_problems
+from longmem_jax.memory.registry import LAYERS, used
 from tests.config.sizes import num_parameters
 
 FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
@@ -573,3 +576,12 @@ def test_bad_continuous_memories_are_one_clear_error(changes, message):
 def test_a_memory_as_a_variant_is_told_how_to_write_it():
     with pytest.raises(UsageError, match='for the memory write memory=infini$'):
         configure('quickstart:infini')
+
+
+def test_a_layer_without_the_methods_of_streams_is_refused():
+    """It would train to the end, and then fail at the sample."""
+    half = type('Half', (nn.Module,), {'initial_state': lambda self, batch_size: ()})
+    entry = LAYERS['local']
+    entry = dataclasses.replace(entry, layer=dataclasses.replace(entry.layer, module=half))
+    (problem,) = layer_problems(entry, {}, {}, base().model, 8)
+    assert problem.startswith('Half has no open_segment, close_segment, by which texts are read')
