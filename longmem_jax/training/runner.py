@@ -244,11 +244,14 @@ def _evaluate_missed(context: _Context, state: State, step: int) -> int:
 def _next(
     context: _Context, batches: Iterator[Any], state: State, step: int, record: Record
 ) -> tuple[Any, ...] | None:
-    """The arguments of the next step, None at the end. If the data are broken, the state is saved."""
+    """The arguments of the next step, None at the end. If the data are broken, the state is saved.
+
+    Of several processes perhaps one alone cannot read, and all must save together.
+    """
     try:
         return next(batches, None)
     except UsageError:
-        if step:
+        if step and processes.alone():
             record.write()
             context.writer.flush()
             context.saver.maybe_save(step, state, force=True, bad=record.bad)
