@@ -20,8 +20,8 @@ LOCK = '.lock'
 # Which process this is: the system gives the number of one that has ended to another.
 _PROCESS = uuid.uuid4().hex
 TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # what `flock` says where another process has the lock
-# The locks of this process by folder.
-_held: dict[tuple[int, int], '_Lock'] = {}
+# The locks of this process by folder; None where the file system has none.
+_held: dict[tuple[int, int], '_Lock | None'] = {}
 
 
 def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True) -> Path:
@@ -131,8 +131,8 @@ class Hold:
         try:
             _held[key] = _Lock(self.folder, descriptor)
         except _NoLocks as error:
+            _held[key] = None
             self._report_no_locks(error)
-            return
         self._key = key
 
     def _report_no_locks(self, error: '_NoLocks') -> None:
@@ -174,7 +174,8 @@ class Hold:
                 os.close(self._descriptor)
             self._descriptor = None
         if self._key is not None and self._key in _held:
-            _held.pop(self._key).close()
+            if (lock := _held.pop(self._key)) is not None:
+                lock.close()
         self._key = None
 
 

@@ -64,6 +64,10 @@ def test_programs_of_others_are_not_run(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match='everybody may write to'):
         programs.keep_programs()
     folder.chmod(0o755)
+    tmp_path.chmod(0o777)  # the folder in it could be replaced
+    with pytest.raises(UsageError, match=f'everybody may write to {tmp_path},'):
+        programs.keep_programs()
+    tmp_path.chmod(0o1777)
     assert programs.keep_programs() == folder
     jax.config.update('jax_compilation_cache_dir', None)
     own = os.getuid()

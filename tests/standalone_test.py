@@ -458,7 +458,21 @@ def test_a_wrong_state_says_what_is_needed():
         jax.jit(lambda train: layer.apply(params, x, layer.start(BATCH), train=train))(True)
 
 
-@pytest.mark.parametrize('number', [0, -1, 2.0, '2'])
+@pytest.mark.parametrize(
+    'name, wrong, said',
+    [
+        ('full', dict(cache_dtype='int8'), "cache_dtype = 'int8'"),
+        ('memformer', dict(norm='x'), "norm = 'x': allowed are layernorm"),
+        ('infini', dict(gate_init=float('nan')), 'gate_init = nan: must be a number'),
+        ('local', dict(segment_length=2**31), 'segment_length = 2147483648: must be at most'),
+    ],
+)
+def test_what_a_config_refuses_a_layer_refuses(name, wrong, said):
+    with pytest.raises(UsageError, match=said):
+        longmem_jax.make_layer(name, **dict(d_model=16, num_heads=2, segment_length=4) | wrong)
+
+
+@pytest.mark.parametrize('number', [0, -1, 2.0, '2', True, [2]])
 def test_a_wrong_number_of_rows_is_refused(number):
     with pytest.raises(ValueError, match='must be a whole number of at least 1'):
         small('local').start(number)

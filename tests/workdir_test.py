@@ -74,6 +74,8 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
     lines = []
     hold = Hold(tmp_path, lines.append)
     assert len(lines) == 1 and 'no locks (No locks available); take care' in lines[0]
+    with pytest.raises(UsageError, match='another call in this process'):
+        Hold(tmp_path, lines.append)
     hold.require_there()
     (tmp_path / LOCK).unlink()
     hold.require_there()

@@ -55,8 +55,10 @@ def warnings_of(data: Any) -> Iterator[str]:
 
 def of_unknown(corpus: AnyCorpus) -> Iterator[str]:
     """A sentence if a good part of the first document's tokens are those of what is not known."""
-    unknown, tokens = getattr(corpus.tokenizer, 'unknown', None), corpus[0].tokens
-    if unknown is not None and len(tokens) and (share := np.mean(tokens == unknown)) > MOST_UNKNOWN:
+    if (unknown := getattr(corpus.tokenizer, 'unknown', None)) is None:
+        return
+    tokens = corpus[0].tokens
+    if len(tokens) and (share := np.mean(tokens == unknown)) > MOST_UNKNOWN:
         yield (
             f'{share:.0%} of the first document are tokens that this vocabulary does not have: scores '
             'are those of a text without them. Use a vocabulary that was learned from such a text '

@@ -433,6 +433,8 @@ def test_an_optimizer_that_is_given_stays_inside_of_clipping_groups_and_bounds()
         (dict(name='optax.lamb', options=(('b4', 1.0),)), 'takes b1, b2, eps, .*b4'),
         (dict(name='optax.lamb', options=('b1',)), 'pairs of a name and a value'),
         (dict(name='optax.contrib.momo'), 'needs more than the mean gradient'),
+        (dict(groups=(('.', -1.0, False),)), 'a rate multiplier is a number of at least 0'),
+        (dict(groups=(('.', math.nan, False),)), 'a rate multiplier is a number of at least 0'),
         (dict(name='optax.lbfgs'), 'needs more than the mean gradient'),
         (dict(name='optax.contrib.schedule_free_sgd'), 'is not one of|allowed|did you mean'),
         (dict(name='given'), 'longmem_jax.train'),
