@@ -197,8 +197,9 @@ def _locked(folder: Path) -> Any:
         raise _NoLocks(error.strerror) from error
     file.truncate(0)
     about = {'host': socket.gethostname(), 'pid': os.getpid(), 'process': _PROCESS}
-    file.write(json.dumps(about) + '\n')
-    file.flush()
+    # The lock holds on a full disk as well. Unbuffered: what a buffer keeps fails again when it is closed.
+    with contextlib.suppress(OSError):
+        os.write(file.fileno(), json.dumps(about).encode() + b'\n')
     return file
 
 

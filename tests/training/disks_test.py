@@ -1,6 +1,7 @@
 """Checkpoints on disks that are full or fail, and problems in the words of libraries."""
 # ruff: noqa: F811 (fixtures)
 
+import contextlib
 import errno
 import logging
 import os
@@ -98,12 +99,17 @@ def test_a_disk_that_is_really_full(opened, tmp_path, capfd):
         saver.close()
         newest = max(int(path.name) for path in saver.directory.iterdir() if path.name.isdecimal())
         assert 'Traceback' not in capfd.readouterr().err and not orbax_threads()
+        with contextlib.suppress(OSError), (disk / 'rest').open('wb', buffering=0) as rest:
+            while True:
+                rest.write(bytes(4096))
         saver, reports = opened()
         require_restored(saver.restore(abstract()), newest)
         assert reports == []
         saver.close()
     finally:
-        subprocess.run(['umount', str(disk)], check=True)
+        subprocess.run(
+            ['umount', '-l', str(disk)], check=True
+        )  # else a file left open hides the failure
 
 
 @pytest.mark.parametrize('how', ['deleted', 'renamed', 'replaced'])
