@@ -279,7 +279,7 @@ def about_age(page: str) -> str:
         if age
     })  # fmt: skip
     if not names:
-        return 'All claims of this page were measured with the code that their memories have now.'
+        return 'The numbers given here were measured with the code that their memories have now.'
     return (
         'The code of these memories was changed after their numbers on this page were measured: '
         f'{", ".join(f"`{name}`" for name in names)} (`python -m experiments.claims --stale` has the '

@@ -68,7 +68,7 @@ def draw_scores(
     axes.set_ylabel(f'test {heading}')
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure
 
 
@@ -111,4 +111,4 @@ def draw(runs: dict[str, list[dict]], path: Path) -> None:
     for (axes,) in ((by_step,), *rest):
         axes.grid(alpha=0.3)
     figure.legend(loc='outside right upper', fontsize=8)
-    figure.savefig(path)
+    figures.save(figure, path)

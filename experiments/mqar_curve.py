@@ -31,6 +31,7 @@ from experiments import markdown, provenance
 from experiments.leaderboard import measure, pictures, rows
 from experiments.leaderboard.columns import ANSWERS, Asked, Column
 from experiments.options import add_seeds, make_parser, parse_with_flags, some_of, whole_numbers
+from longmem_jax import files
 from longmem_jax.config import overrides
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting import figures
@@ -233,7 +234,7 @@ def main(given: list[str]) -> None:
     cells = [cell for by_seed in found.values() for cell in by_seed.values()]
     provenance.save(options.output / f'{NAME}.json', cells, options.seeds)
     text = table(found)
-    (options.output / f'{NAME}.md').write_text(f'# MQAR\n\n{text}\n')
+    files.write(options.output / f'{NAME}.md', f'# MQAR\n\n{text}\n')
     draw(found, options.output / f'{NAME}.png')
     print(text)
 

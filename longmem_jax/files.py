@@ -51,8 +51,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     partial = path.with_name(f'{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial')
     opened = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
+        mode = stat.S_IMODE(os.fstat(opened).st_mode)
         os.close(opened)
         yield partial
+        partial.chmod(mode)  # safetensors makes a file of its own, which nobody else may read
         sync(partial)
         partial.replace(path)
         sync(path.parent)

@@ -231,9 +231,10 @@ def _note(signum: int) -> None:
         _state.heard = signum
     text = (
         f'\n{name(signum)}: stopping after this step, segment or compilation; '
-        'a second signal stops at once.\n'
+        'a second signal, a second later, stops at once.\n'
         if _state.deferred
-        else f'\n{name(signum)}: stopped; what was saved is kept, run the same command again.\n'
+        else f'\n{name(signum)}: stopped; the same command goes on from what was saved, or begins '
+        'again.\n'
     )
     os.write(2, text.encode())
 

@@ -197,7 +197,7 @@ def _locked(folder: Path) -> Any:
         raise _NoLocks(error.strerror) from error
     file.truncate(0)
     about = {'host': socket.gethostname(), 'pid': os.getpid(), 'process': _PROCESS}
-    # The lock holds on a full disk as well. Unbuffered: what a buffer keeps fails again when it is closed.
+    # The lock holds on a full disk as well. No buffer: what one keeps fails again when it is closed.
     with contextlib.suppress(OSError):
         os.write(file.fileno(), json.dumps(about).encode() + b'\n')
     return file

@@ -228,3 +228,11 @@ def test_checksums_of_files_and_bytes_agree(tmp_path):
     (tmp_path / 'a').write_bytes(content)
     assert checksum(tmp_path / 'a') == checksum(content) == hashlib.sha256(content).hexdigest()
     assert checksum(content) != checksum(content[:-1])
+
+
+def test_a_whole_file_can_be_read_by_those_who_may_read_others(tmp_path):
+    (tmp_path / 'plain').touch()
+    with whole_file(tmp_path / 'made') as partial:
+        partial.unlink()
+        os.close(os.open(partial, os.O_CREAT | os.O_WRONLY, 0o600))  # as safetensors does
+    assert (tmp_path / 'made').stat().st_mode == (tmp_path / 'plain').stat().st_mode

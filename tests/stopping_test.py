@@ -72,7 +72,7 @@ def test_a_signal_while_libraries_are_imported_is_one_line(tmp_path, name, modul
     assert not process.stdout, 'end the process: a library may crash, or swallow what is raised'
     assert (
         process.stderr
-        == f'\n{name}: stopped; what was saved is kept, run the same command again.\n'
+        == f'\n{name}: stopped; the same command goes on from what was saved, or begins again.\n'
     )
 
 

@@ -102,7 +102,7 @@ def main() -> None:
         raise SystemExit(
             f'{options.folder}: runs of different scores: {", ".join(sorted(headings))}.'
         )
-    draw(runs, headings.pop()).savefig(options.output)
+    figures.save(draw(runs, headings.pop()), options.output)
 
 
 if __name__ == '__main__':

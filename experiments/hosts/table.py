@@ -7,6 +7,7 @@ from typing import Any
 from experiments import floors, markdown, provenance
 from experiments.hosts import dialogue, superglue
 from experiments.hosts.scores import LOCAL, SEGMENT
+from longmem_jax import files
 from longmem_jax.reporting import figures
 
 
@@ -96,7 +97,7 @@ def draw(output: Path) -> None:
         axes.set_ylabel(f'bits/byte fewer than {LOCAL}')
         axes.grid(alpha=0.3)
         figure.legend(loc='outside right upper', fontsize=8)
-        figure.savefig(output / 'positions.png')
+        figures.save(figure, output / 'positions.png')
     found = collect(output, 'passkey', 'recall.json')
     if found:
         figure = figures.figure(7, 4)
@@ -113,7 +114,7 @@ def draw(output: Path) -> None:
         axes.set_ylim(-3, 103)
         axes.grid(alpha=0.3)
         figure.legend(loc='outside right upper', fontsize=8)
-        figure.savefig(output / 'passkey.png')
+        figures.save(figure, output / 'passkey.png')
 
 
 def _means(seeds: list[Any], values: Any) -> list[float]:
@@ -134,5 +135,5 @@ def write(output: Path) -> str:
         'SuperGLUE': superglue.table(output),
     }
     text = '\n\n'.join(f'## {title}\n\n{part}' for title, part in parts.items() if part) + '\n'
-    (output / 'hosts.md').write_text(text)
+    files.write(output / 'hosts.md', text)
     return text

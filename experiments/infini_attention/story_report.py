@@ -190,6 +190,6 @@ def write(output: Path) -> str:
     ]
     text = '\n\n'.join([table(found), betas_table(found), '\n'.join(back)])
     files.write_json(output / f'{FILE}.json', found, indent=None)
-    (output / f'{FILE}.md').write_text(text + '\n')
+    files.write(output / f'{FILE}.md', text + '\n')
     draw(found, output / f'{FILE}.png')
     return text

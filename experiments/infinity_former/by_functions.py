@@ -134,7 +134,7 @@ def draw(found: dict[str, list[dict]], path: Path) -> matplotlib.figure.Figure:
     right.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     figure.legend(loc='outside upper center', ncols=3, fontsize=8)
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure
 
 

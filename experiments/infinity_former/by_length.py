@@ -134,7 +134,7 @@ def draw(
     axes.set_ylabel('tokens of the answer right, %')
     axes.grid(alpha=0.3)
     figure.legend(loc='outside right upper', fontsize=8)
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure
 
 

@@ -128,7 +128,7 @@ def draw(
     axes.set_ylabel('left of the vector')
     axes.grid(alpha=0.3)
     figure.legend(loc='outside right upper', fontsize=8)
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure
 
 

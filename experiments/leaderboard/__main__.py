@@ -23,7 +23,7 @@ from experiments import provenance
 from experiments.leaderboard import cells, columns, measure, pages, pictures, rows, speed, table
 from experiments.options import add_seeds, make_parser, parse_with_flags, some_of
 from longmem_jax.config import overrides
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, disk_errors
 
 SEED = 0  # of times: parameters do not change them
 
@@ -186,6 +186,7 @@ def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> N
 
 if __name__ == '__main__':
     try:
-        sys.exit(main(sys.argv[1:]))
+        with disk_errors():
+            sys.exit(main(sys.argv[1:]))
     except UsageError as error:
         sys.exit(f'UsageError: {error}')

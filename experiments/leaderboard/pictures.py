@@ -21,7 +21,7 @@ def draw(found: table.Found, output: Path) -> list[Path]:
         figure = function(found)
         if figure is not None:
             drawn.append(output / f'{name}.png')
-            figure.savefig(drawn[-1])
+            figures.save(figure, drawn[-1])
     return drawn
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments import markdown
 from experiments.leaderboard import cells, columns, rows
+from longmem_jax import files
 
 # column -> row -> seed -> cell
 Found = dict[str, dict[str, dict[int, dict[str, Any]]]]
@@ -230,6 +231,6 @@ def write(output: Path, found: Found, seeds: int) -> str:
     if absent:
         parts += ['## Not run', '\n'.join(absent)]
     text = '\n\n'.join(parts) + '\n'
-    (output / 'leaderboard.md').write_text(text)
-    (output / cells.FILE).write_text(json.dumps(found, separators=(',', ':')) + '\n')
+    files.write(output / 'leaderboard.md', text)
+    files.write(output / cells.FILE, json.dumps(found, separators=(',', ':')) + '\n')
     return text

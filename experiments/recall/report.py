@@ -118,7 +118,7 @@ def draw(
     figure.legend(list(named.values()), list(named), **place)
     figure.supxlabel('distance, tokens', fontsize=9)
     figure.supylabel('exact match, %', fontsize=9)
-    figure.savefig(path)
+    figures.save(figure, path)
 
 
 def _draw_one(

@@ -132,7 +132,7 @@ def draw(found: dict[tuple[str, float], list[dict]], ends: floors.Floors, path: 
     axes.set_ylim(low - 0.3 * apart, high + 0.12 * apart)
     axes.grid(alpha=0.3)
     axes.legend(loc='lower right')
-    figure.savefig(path)
+    figures.save(figure, path)
 
 
 def main(

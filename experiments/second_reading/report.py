@@ -123,6 +123,6 @@ def write(output: Path) -> str:
     found = collect(output)
     text = table(found)
     files.write_json(output / f'{FILE}.json', found)
-    (output / f'{FILE}.md').write_text(text + '\n')
+    files.write(output / f'{FILE}.md', text + '\n')
     draw(found, output / f'{FILE}.png')
     return text

@@ -39,5 +39,6 @@ def show_beside(progress: Progress, experiment: Experiment, split: str) -> None:
         show_floors(progress, found)
     else:
         progress.say(
-            f'{floors.FILE} is for other settings ({found.protocol}); run --mode=floors for these.'
+            f'{floors.FILE} is for other settings ({found.protocol}); run --mode=floors '
+            f'--split={split} for these.'
         )

@@ -88,6 +88,16 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
         )
     if fields['rule'] == 'delta_sequential' and fields['normalizer'] != 'none':
         problems.append("rule = 'delta_sequential': needs normalizer='none'")
+    if fields['rule'] == 'delta_sequential' and fields['features'] != 'normalized':
+        problems.append(
+            f"rule = 'delta_sequential' with features = {fields['features']!r}: steps of the delta rule "
+            "overshoot with longer keys; use features='normalized'"
+        )
+    if fields['rule'] == 'delta' and fields['normalizer'] == 'none':
+        problems.append(
+            "rule = 'delta' with normalizer = 'none': tokens of a segment with like keys overshoot "
+            "together, and the matrix grows; use rule='delta_sequential', or normalizer='sum'"
+        )
     return problems
 
 
@@ -147,7 +157,7 @@ class InfiniAttention(nn.Module):
     def initial_state(self, batch_size: int) -> InfiniState:
         """An empty memory."""
         width, heads = self.settings.head_dim, self.settings.kv_heads
-        # Without a normalizer the delta rules store differences: their matrix does not grow.
+        # Without a normalizer a token stores what its key does not give yet: the matrix does not grow.
         endless = self.normalizer == 'sum' or self.rule == 'linear'
         shape = (batch_size, heads, width, width)
         pairs = associative.empty(*shape, dtype=self.float32, endless=endless)

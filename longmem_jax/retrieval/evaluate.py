@@ -238,7 +238,7 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
         lookup = make_lookup(FLATNESS, 'validation')
         validation = _look_up_validation(parts('validation'), lookup, settings.tune_tokens)
         choice = tune(validation, choice, kind)
-        tuned = f' (tuned on {settings.tune_tokens:,} validation tokens)'
+        tuned = f' (tuned on {len(validation.targets):,} validation tokens)'
     description = _describe(choice, settings)
     progress.say(f'{description}{tuned}.')
     lookup = make_lookup((choice.cache_flatness,), split)

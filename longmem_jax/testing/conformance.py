@@ -57,6 +57,7 @@ LONG: dict[str, Callable[[Entry], None]] = {
     'whole_prompt': streams.whole_prompt,
     'long_streams': states.long_streams,
     'dropout': gradients.dropout,
+    'apart_in_training': segments.apart_in_training,
     'gradients_asked': gradients.gradients_asked,
 }
 PROMISES = VARIED | ONCE | LONG
@@ -89,8 +90,10 @@ def _has(name: str, promise: str) -> bool:
     """Whether an entry has made a promise."""
     if promise in ('gradients_stopped', 'gradients_asked'):
         return ':' not in name and gradients.asks(name) is not None
-    if promise in ('chunks_are_steps', 'starts_inside'):
+    if promise == 'chunks_are_steps':
         return recurrent.is_recurrent(name)
+    if promise == 'starts_inside':
+        return recurrent.takes_starts(name)
     return ':' not in name or promise in VARIED
 
 

@@ -24,6 +24,12 @@ def is_recurrent(name: str) -> bool:
     return found is not None and issubclass(found.layer.module, RecurrentMemory)
 
 
+def takes_starts(name: str) -> bool:
+    """Whether the layer of an entry, or 'NAME:VARIANT', says that a start may be at any token."""
+    found = LAYERS.get(name.partition(':')[0])
+    return found is not None and getattr(found.layer.module, 'takes_starts', False)
+
+
 def names() -> list[str]:
     """All recurrent memories and their variants."""
     return list(filter(is_recurrent, every_layer()))

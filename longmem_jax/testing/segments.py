@@ -69,6 +69,29 @@ def rows_apart(entry: Entry) -> None:
     assert_differs(plain.logits[:, 0], changed.logits[:, 0], what, READ)
 
 
+def apart_in_training(entry: Entry) -> None:
+    """In training, too, a logit depends on no later token and on no other row."""
+    segments = segments_of()
+    later = np.zeros(segments.tokens.shape, bool)
+    later[1, :, 2:] = later[2:] = True
+    row = np.zeros_like(later)
+    row[:, 0] = True
+    plain = entry.read_training(segments).logits
+    for other, what, fix in (
+        (later, 'tokens from position 2 of segment 1 on', 'No token may be read before its turn.'),
+        (row, 'the tokens of row 0', APART),
+    ):
+        changed = entry.read_training(change_tokens(segments, other)).logits
+        assert_close(
+            np.where(other[..., None], 0, changed),
+            np.where(other[..., None], 0, plain),
+            f'with train=True, {what}, when changed, changed other logits',
+            f'{fix} What is done with train=True alone counts, too.',
+            axes=LOGITS,
+            atol=2e-6,
+        )
+
+
 def reset(entry: Entry) -> None:
     """A start is a fresh state, in its row only."""
     segments = segments_of()

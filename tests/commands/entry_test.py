@@ -39,6 +39,22 @@ def test_a_file_without_get_config_says_what_a_config_is(tmp_path, name, text):
         entry._config_file([f'--config={path}'])
 
 
+def test_a_config_that_fails_for_long_reasons_says_the_last_one(tmp_path):
+    path = tmp_path / 'config.py'
+    path.write_text(
+        'from longmem_jax.errors import UsageError\n'
+        'def get_config(_=""):\n'
+        '    try:\n'
+        '        raise OSError("no network " * 600)\n'
+        '    except OSError as error:\n'
+        '        raise UsageError("the hub: not reached") from error\n'
+    )
+    command = [sys.executable, '-m', 'longmem_jax.main', f'--config={path}', '--workdir=DIR']
+    variables = processes.environment()
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (2, 'UsageError: the hub: not reached\n')
+
+
 @pytest.mark.parametrize('closed, wanted', [('', '\\xe9\\u20ac\n'), (' >&-', '')])
 def test_texts_are_printed_in_any_encoding_and_where_output_is_closed(closed, wanted):
     program = "from longmem_jax.commands import entry; entry.run(lambda: print('\\u00e9\\u20ac'))"

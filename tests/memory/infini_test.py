@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax import make_layer
 from longmem_jax.contract import identity
+from longmem_jax.errors import UsageError
 from longmem_jax.layers import associative
 from longmem_jax.memory.infini import InfiniAttention
 from longmem_jax.models.parameters import unbox
@@ -84,6 +86,19 @@ def test_long_streams_stay_finite(rule):
     logits, states = run(model, params, random_segments(segments=2000))
     assert np.isfinite(logits).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states))
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        dict(rule='delta', normalizer='none'),
+        dict(rule='delta', normalizer='none', features='normalized'),
+        dict(rule='delta_sequential', normalizer='none'),
+    ],
+)
+def test_rules_whose_matrix_grows_without_end_are_refused(changes):
+    with pytest.raises(UsageError, match='overshoot'):
+        make_layer('infini', d_model=8, num_heads=2, segment_length=4, **changes)
 
 
 def test_first_gates_are_constant_or_drawn():

@@ -285,7 +285,8 @@ def test_a_signal_is_obeyed_anywhere(whole, tmp_path, capfd, name, call, step, s
     out, error = capfd.readouterr()
     assert (
         error.count(
-            f'{name}: stopping after this step, segment or compilation; a second signal stops at once.'
+            f'{name}: stopping after this step, segment or compilation; a second signal, a second '
+            'later, stops at once.'
         )
         == 1
     )

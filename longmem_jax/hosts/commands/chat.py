@@ -40,7 +40,9 @@ def template_of(experiment: Experiment) -> generate.Template:
 def _chat_folder(experiment: Experiment) -> Path:
     """The folder or GGUF file of the tokenizer; raises `UsageError` if it is neither."""
     path = Path(experiment.config.data.tokenizer.path).expanduser()
-    if experiment.config.data.tokenizer.kind == 'bytes' or not model_files.is_model(path):
+    if experiment.config.data.tokenizer.kind == 'bytes':
+        raise UsageError('--chat: this run reads bytes and has no chat template; leave out --chat.')
+    if not model_files.is_model(path):
         raise UsageError(
             f'--chat with config.data.tokenizer.path = {str(path)!r}: a chat template is in the folder '
             'or the GGUF file of a pretrained model; set the path to that folder, or leave out --chat.'
