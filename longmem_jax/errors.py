@@ -32,6 +32,14 @@ def visible(text: str, longest: int | None = None) -> str:
     return f'{text} ... ({more:,} more characters)' if more > 0 else text
 
 
+def said_last(text: str) -> str:
+    """What a message says in the end, if a traceback is in it."""
+    last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
+    if 'Traceback' in text and last:
+        text = text[last[-1].start() :]
+    return re.sub(r'^longmem_jax\.(\w+\.)+', '', text).strip()
+
+
 def say(text: str, out: TextIO | None = None) -> None:
     """Prints a line of which parts may be of anybody's making, to stdout or `out`."""
     print(visible(text, LONGEST), file=out or sys.stdout)
@@ -51,7 +59,11 @@ class UsageError(ValueError):
 
     def __init__(self, message: str):
         """`message`: shown as by `visible`, at most `MESSAGE` characters of it."""
-        super().__init__(visible(str(message), MESSAGE))
+        # The reader of config files makes this error again, of the tracebacks of all that led to it.
+        text = str(message)
+        if 'Traceback' in text:
+            text = said_last(text).removeprefix('UsageError: ')
+        super().__init__(visible(text, MESSAGE))
 
 
 def require_type(name: str, given: Any, types: Any, needed: str) -> None:

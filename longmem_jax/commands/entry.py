@@ -30,6 +30,7 @@ from longmem_jax.errors import (
     UsageError,
     disk_errors,
     nearest,
+    said_last,
     visible,
 )
 from longmem_jax.files import nowhere
@@ -186,15 +187,7 @@ def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
 
 def reason(error: BaseException) -> str:
     """An error's message for a terminal, without an embedded traceback."""
-    return visible(_said(f'{type(error).__name__}: {error}'), 2 * MESSAGE)
-
-
-def _said(text: str) -> str:
-    """What a message says in the end, if a traceback is in it."""
-    last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
-    if 'Traceback' in text and last:
-        text = text[last[-1].start() :]
-    return re.sub(r'^longmem_jax\.(\w+\.)+', '', text).strip()
+    return visible(said_last(f'{type(error).__name__}: {error}'), 2 * MESSAGE)
 
 
 def fail(error: BaseException) -> int:
@@ -267,8 +260,7 @@ def _of_flag(error: flags.Error) -> UsageError:
         if fields and 'config' in flags.FLAGS:
             near = f'there is {", ".join(f"--{field}" for field in fields)}; '
         return UsageError(f'--{error.flagname}: there is no such flag; {near}--help lists them.')
-    # A config file's errors come with the tracebacks of all that led to them.
-    said = re.sub(r'^(flag |ERROR:: |UsageError: )', '', _said(str(error)))
+    said = re.sub(r'^(flag |ERROR:: )', '', str(error))
     said = re.sub(r'invalid literal for int\(\).*', 'must be a whole number', said, flags=re.DOTALL)
     return UsageError(re.sub(r'could not convert string to float.*', 'must be a number', said))
 

@@ -52,7 +52,8 @@ def test_a_config_that_fails_for_long_reasons_says_the_last_one(tmp_path):
     command = [sys.executable, '-m', 'longmem_jax.main', f'--config={path}', '--workdir=DIR']
     variables = processes.environment()
     ended = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=tmp_path)
-    assert (ended.returncode, ended.stderr) == (2, 'UsageError: the hub: not reached\n')
+    said = f'UsageError: --config={path}: the hub: not reached\n'
+    assert (ended.returncode, ended.stderr) == (2, said)
 
 
 @pytest.mark.parametrize('closed, wanted', [('', '\\xe9\\u20ac\n'), (' >&-', '')])
