@@ -4,7 +4,10 @@ A memory joins by its line in `longmem_jax/memory/registry.py`. Goldens are in `
 One memory: `pytest tests/conformance_test.py -k NAME`.
 """
 
+from types import SimpleNamespace
+
 import jax
+import numpy as np
 import pytest
 
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
@@ -14,7 +17,7 @@ from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.testing import conformance, recurrent
 from longmem_jax.testing.assertions import assert_close
 from longmem_jax.testing.gradients import assert_gradients_close
-from longmem_jax.testing.programs import EVERY, entry, reading, segments_of
+from longmem_jax.testing.programs import EVERY, Entry, entry, reading, segments_of
 from longmem_jax.testing.segments import LOGITS, STATES
 
 
@@ -70,6 +73,23 @@ def test_sharded_is_unsharded(name):
     assert_close(logits, plain.logits, f'{broken} logits', fix, axes=LOGITS, atol=1e-5)
     assert_close(states, plain.states, f'{broken} states', fix, axes=STATES, atol=1e-5)
     assert_gradients_close(gradient, plain.gradient, f'{broken} gradients', fix)
+
+
+def test_a_layer_that_ignores_the_starts_it_takes_is_found(monkeypatch):
+    monkeypatch.setattr(LAYERS['transformer_xl'].layer.module, 'takes_starts', True, raising=False)
+    assert ('transformer_xl', 'starts_inside') in conformance.cases('transformer_xl')
+    with pytest.raises(AssertionError, match='starts inside a segment give other logits'):
+        conformance.PROMISES['starts_inside'](Entry('transformer_xl'))
+
+
+@pytest.mark.parametrize('axis, says', [(2, 'tokens from position 2'), (1, 'the tokens of row 0')])
+def test_what_training_alone_reads_is_found(axis, says):
+    def read(segments):
+        tokens = np.roll(segments.tokens, -1 if axis == 2 else 1, axis)
+        return SimpleNamespace(logits=np.stack([tokens] * 2, axis=-1).astype(np.float32))
+
+    with pytest.raises(AssertionError, match=says):
+        conformance.PROMISES['apart_in_training'](SimpleNamespace(read_training=read))
 
 
 def test_an_entry_that_is_not_there_is_refused():

@@ -11,6 +11,7 @@ import numpy as np
 from longmem_jax.author import RecurrentMemory, chunks
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models import stack
 from longmem_jax.testing import toys
 from longmem_jax.testing.assertions import assert_close
 from longmem_jax.testing.programs import ROWS, Entry, at, forward, segments_of
@@ -25,9 +26,10 @@ def is_recurrent(name: str) -> bool:
 
 
 def takes_starts(name: str) -> bool:
-    """Whether the layer of an entry, or 'NAME:VARIANT', says that a start may be at any token."""
+    """Whether all layers of an entry's toy say that a start may be at any token."""
     found = LAYERS.get(name.partition(':')[0])
-    return found is not None and getattr(found.layer.module, 'takes_starts', False)
+    says = found is not None and getattr(found.layer.module, 'takes_starts', False)
+    return says and stack.takes_starts(model_config(name))
 
 
 def names() -> list[str]:
