@@ -86,7 +86,8 @@ def test_a_layer_that_ignores_the_starts_it_takes_is_found(monkeypatch):
 def test_what_training_alone_reads_is_found(axis, says):
     def read(segments):
         tokens = np.roll(segments.tokens, -1 if axis == 2 else 1, axis)
-        return SimpleNamespace(logits=np.stack([tokens] * 2, axis=-1).astype(np.float32))
+        logits = np.stack([tokens] * 2, axis=-1).astype(np.float32)
+        return SimpleNamespace(logits=logits, aux=SimpleNamespace(statistics={}))
 
     with pytest.raises(AssertionError, match=says):
         conformance.PROMISES['apart_in_training'](SimpleNamespace(read_training=read))

@@ -70,8 +70,13 @@ def rows_apart(entry: Entry) -> None:
 
 
 def apart_in_training(entry: Entry) -> None:
-    """In training, too, a logit depends on no later token and on no other row."""
-    segments = segments_of()
+    """In training, too, a logit depends on no later token and on no other row.
+
+    Not of layers with `aux.statistics`: a mean over the batch mixes all its tokens.
+    """
+    segments, aux = segments_of(), entry.read_training(segments_of()).aux
+    if aux.statistics:
+        return
     later = np.zeros(segments.tokens.shape, bool)
     later[1, :, 2:] = later[2:] = True
     row = np.zeros_like(later)
