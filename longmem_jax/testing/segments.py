@@ -74,14 +74,14 @@ def apart_in_training(entry: Entry) -> None:
 
     Not of layers with `aux.statistics`: a mean over the batch mixes all its tokens.
     """
-    segments, aux = segments_of(), entry.read_training(segments_of()).aux
-    if aux.statistics:
+    segments = segments_of()
+    read = entry.read_training(segments)
+    if read.aux.statistics:
         return
     later = np.zeros(segments.tokens.shape, bool)
     later[1, :, 2:] = later[2:] = True
     row = np.zeros_like(later)
     row[:, 0] = True
-    plain = entry.read_training(segments).logits
     for other, what, fix in (
         (later, 'tokens from position 2 of segment 1 on', 'No token may be read before its turn.'),
         (row, 'the tokens of row 0', APART),
@@ -89,7 +89,7 @@ def apart_in_training(entry: Entry) -> None:
         changed = entry.read_training(change_tokens(segments, other)).logits
         assert_close(
             np.where(other[..., None], 0, changed),
-            np.where(other[..., None], 0, plain),
+            np.where(other[..., None], 0, read.logits),
             f'with train=True, {what}, when changed, changed other logits',
             f'{fix} What is done with train=True alone counts, too.',
             axes=LOGITS,
