@@ -186,6 +186,14 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ['a.json']
 
 
+def test_experiments_write_figures_and_tables_through_the_door():
+    for path in (PACKAGE.parent / 'experiments').rglob('*.py'):
+        text = path.read_text()
+        assert '.savefig(' not in text, f'{path}: use `figures.save`'
+        if path.stem in ('table', 'report', 'story_report', 'mqar_curve'):
+            assert '.write_text(' not in text, f'{path}: use `files.write`'
+
+
 def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / 'a.json'
     path.write_text('old')

@@ -190,6 +190,7 @@ def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, start
     scored = re.search('the first [0-9,]+ tokens .* of test scored', floors)[0]
     assert 'gain by memory' in test and '5-gram' in test and test.count(scored) == 3
     assert '5-gram' not in validation and 'is for other settings' in validation
+    assert '--mode=floors --split=validation' in validation
     assert 'validation, memory reset' in validation and 'tokens' in validation
 
 

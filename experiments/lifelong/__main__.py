@@ -31,6 +31,7 @@ from experiments import markdown
 from experiments.lifelong import comparisons
 from experiments.options import make_parser, parse_with_flags, some_of
 from longmem_jax.lifelong.methods.registry import METHODS
+from longmem_jax.reporting import figures
 
 BOUND = 'mtl'
 
@@ -191,9 +192,8 @@ def main() -> None:
         first = next(iter(measured))
         tasks = list(runs[first][order].result['tasks'])
         chosen = {name: measured[name] for name in ranked(runs) if name in measured}
-        comparisons.first_and_last(chosen, tasks).savefig(
-            options.output / 'first_last.png', dpi=120
-        )
+        drawn = comparisons.first_and_last(chosen, tasks)
+        figures.save(drawn, options.output / 'first_last.png')
 
 
 if __name__ == '__main__':

@@ -3,12 +3,14 @@
 import importlib.util
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from longmem_jax.data.conventions import special_of
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import chat, template_process
+from longmem_jax.hosts.commands import chat as commands_chat
 from longmem_jax.hosts.template_process import Job
 
 MESSAGES = [
@@ -167,6 +169,13 @@ def test_the_file_comes_before_the_entry(tmp_path):
         chat_template=[dict(name='tool_use', template='T'), dict(name='default', template='D')],
     )
     assert chat.load_template(tmp_path, special_of(tmp_path)).render(MESSAGES) == 'D'
+
+
+def test_a_run_of_bytes_has_no_template():
+    tokenizer = SimpleNamespace(kind='bytes', path='')
+    config = SimpleNamespace(data=SimpleNamespace(tokenizer=tokenizer))
+    with pytest.raises(UsageError, match='this run reads bytes .* leave out --chat'):
+        commands_chat.template_of(SimpleNamespace(config=config))
 
 
 @pytest.mark.usefixtures('here')
