@@ -352,6 +352,17 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
+RETURNED = """
+    Returns a `Layer`, a linen module for x [batch, length, d_model], length up to `segment_length`:
+
+        state = layer.start(batch_size=2)
+        variables = layer.init(jax.random.key(0), x, state)
+        y, state, aux = layer.apply(variables, x, state)  # y is shaped as x
+
+    `help(longmem_jax.standalone.Layer.__call__)` has all arguments, `longmem_jax.make_layer` the sizes.
+    """
+
+
 def named(entry: Entry) -> Callable[..., Layer]:
     """`make_layer` for one entry, with the fields of the memory and of a model in its signature."""
 
@@ -377,7 +388,7 @@ def named(entry: Entry) -> Callable[..., Layer]:
     ]
     module = entry.layer.module
     make.__name__ = make.__qualname__ = module.__name__
-    make.__doc__ = f'{module.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
+    make.__doc__ = f'{module.__doc__}\n{RETURNED}'
     vars(make)['__signature__'] = inspect.Signature(sizes + memory_fields)
     return make
 

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,23 @@ _PROCESS = uuid.uuid4().hex
 TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # what `flock` says where another process has the lock
 # The locks of this process by folder; None where the file system has none.
 _held: dict[tuple[int, int], '_Lock | None'] = {}
+
+
+@contextlib.contextmanager
+def workdir_of(workdir: str, *, trained: bool = False, writes: bool = True) -> Iterator[Path]:
+    """`prepare_workdir` for a block; a folder that it made goes again if the block is refused.
+
+    Only while nothing is in it.
+    """
+    is_new = not os.path.lexists(Path(workdir).expanduser())
+    path = prepare_workdir(workdir, trained=trained, writes=writes)
+    try:
+        yield path
+    except UsageError:
+        if is_new:
+            with contextlib.suppress(OSError):  # something is in it, or it is gone
+                path.rmdir()
+        raise
 
 
 def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True) -> Path:

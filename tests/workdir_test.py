@@ -12,7 +12,7 @@ import pytest
 
 from longmem_jax import workdir
 from longmem_jax.errors import UsageError
-from longmem_jax.workdir import LOCK, Hold, prepare_workdir
+from longmem_jax.workdir import LOCK, Hold, prepare_workdir, workdir_of
 
 # A process that holds a folder until it is ended, without JAX, whose import takes seconds.
 HOLDER = """
@@ -116,6 +116,19 @@ def test_a_mistyped_folder_is_not_made(tmp_path):
         prepare_workdir('gs://bucket/run')
     with pytest.raises(UsageError, match='--workdir= is missing'):
         prepare_workdir('')
+
+
+def test_a_refused_command_leaves_no_empty_folder(tmp_path):
+    """A folder that was there stays, and one in which something is."""
+    (tmp_path / 'there').mkdir()
+    for name, left in (('new', False), ('there', True), ('full', True)):
+        with pytest.raises(UsageError, match='refused'):
+            with workdir_of(str(tmp_path / name)) as path:
+                assert path.is_dir()
+                if name == 'full':
+                    (path / 'tokenizer.json').touch()
+                raise UsageError('refused')
+        assert (tmp_path / name).exists() == left, name
 
 
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path):

@@ -85,6 +85,8 @@ class AgentTask:
 
     def in_short(self, found: dict[str, float]) -> str:
         """Reward and length of the episodes that ended lately."""
+        if not found['length']:
+            return 'no episode has ended'
         success = f', success {found["success"]:.1%}' if 'success' in found else ''
         return f'reward {found["reward"]:.3f} in {found["length"]:.1f} steps{success}'
 
@@ -157,7 +159,5 @@ def told(found: dict[str, float]) -> str:
         for name, value in found.items()
         if name not in ('reward', 'reward_error', 'length', 'episodes')
     )
-    return (
-        f'reward {found["reward"]:.3f} +- {found["reward_error"]:.3f}, '
-        f'{found["length"]:.1f} steps{rest}'
-    )
+    error = f' +- {found["reward_error"]:.3f}' if 'reward_error' in found else ''
+    return f'reward {found["reward"]:.3f}{error}, {found["length"]:.1f} steps{rest}'

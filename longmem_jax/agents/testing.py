@@ -68,8 +68,9 @@ class Tester:
 
 
 def in_short(found: dict[str, np.ndarray]) -> dict[str, float]:
-    """Means over episodes, the standard error of the mean reward, and the number of episodes."""
+    """Means over episodes, the number of episodes, and of several the standard error of the reward."""
     reward = found['reward']
-    error = float(reward.std(ddof=1) / math.sqrt(len(reward))) if len(reward) > 1 else math.nan
-    means = {name: float(values.mean()) for name, values in found.items()}
-    return means | {'reward_error': error, 'episodes': len(reward)}
+    short = {name: float(values.mean()) for name, values in found.items()}
+    if len(reward) > 1:
+        short['reward_error'] = float(reward.std(ddof=1) / math.sqrt(len(reward)))
+    return short | {'episodes': len(reward)}

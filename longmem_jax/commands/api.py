@@ -28,7 +28,7 @@ from longmem_jax.files import nowhere
 from longmem_jax.generation.text import require_one_text, require_one_way
 from longmem_jax.registry import load, require_installed
 from longmem_jax.training.optimizer import GIVEN
-from longmem_jax.workdir import prepare_workdir
+from longmem_jax.workdir import prepare_workdir, workdir_of
 
 Folder = str | bytes | os.PathLike[str]
 
@@ -74,10 +74,11 @@ def train(
     made = configure(config, changes)
     if optimizer is not None:
         made = configure(made, {'optimizer.name': GIVEN})
-    experiment = _experiment(made, workdir, writes=True, hooks=hooks, given=optimizer)
     given_flags = dict(profile=True) if profile else {}
-    mode = modes.choose('train', experiment.config, given_flags)
-    ended = load(mode.function)(experiment, **given_flags)
+    with workdir_of(_path('workdir', workdir)) as folder:
+        experiment = _experiment(made, folder, writes=True, hooks=hooks, given=optimizer)
+        mode = modes.choose('train', experiment.config, given_flags)
+        ended = load(mode.function)(experiment, **given_flags)
     stopping.obey()
     return ended
 

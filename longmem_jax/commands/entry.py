@@ -171,7 +171,7 @@ def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
         from longmem_jax.config import checks
         from longmem_jax.devices import sharding
         from longmem_jax.experiment import Experiment
-        from longmem_jax.workdir import prepare_workdir
+        from longmem_jax.workdir import workdir_of
 
         if config.value is None:
             raise UsageError(MISSING)
@@ -180,7 +180,8 @@ def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
             return
         checks.require_runnable(config.value, jax.device_count())
         mesh = sharding.make_mesh(config.value.mesh.to_dict())
-        function(Experiment(config.value, prepare_workdir(folder.value), mesh))
+        with workdir_of(folder.value) as path:
+            function(Experiment(config.value, path, mesh))
 
     run(call)
 

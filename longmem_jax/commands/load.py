@@ -36,7 +36,19 @@ class Trained(NamedTuple):
 def load(workdir: str | bytes | os.PathLike[str], at: SupportsIndex | None = None) -> Trained:
     """The model of a run, on the first device, with plain kernels.
 
-    `at` is the step of a checkpoint; None = the newest.
+    The losses of a text, one per token, with the memory carried through all of it:
+
+        from longmem_jax.evaluation.token_losses import token_losses
+        from longmem_jax.generation.reader import fresh_state
+
+        model, params, tokenizer = longmem_jax.load('RUN')
+        tokens = tokenizer.encode(b'import os')
+        state = fresh_state(model, params, batch_size=1)
+        for nats in token_losses(model, params, state, tokens[:1], tokens[1:]):
+            ...  # float32 [n], of the next n tokens
+
+    `at` is the step of a checkpoint; None = that which `evaluate` reads: the newest, or the best where
+    `config.checkpoint.best` is set.
 
     Raises:
       UsageError: there is no run, or no checkpoint of it.

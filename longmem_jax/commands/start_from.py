@@ -58,6 +58,7 @@ def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tup
     """
     if not of_host(experiment.config) or experiment.checkpoint_steps():
         return experiment.restore_parameters()
+    say(f'Loading {experiment.config.train.start_from} ...')
     made = initial.arrays(lambda: experiment.make_state().params, experiment.state_shardings.params)
     return first_parameters(experiment, made, say), 0
 

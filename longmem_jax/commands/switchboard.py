@@ -101,7 +101,7 @@ def _run_mode(config: Any, name: str) -> None:
     from longmem_jax.devices import processes, sharding
     from longmem_jax.experiment import Experiment
     from longmem_jax.reporting import trackers
-    from longmem_jax.workdir import prepare_workdir
+    from longmem_jax.workdir import workdir_of
 
     stopping.listen(command=True)  # what takes long to import is there
     numbered = max(_NUM_PROCESSES.value, _PROCESS_ID.value) >= 0
@@ -113,14 +113,14 @@ def _run_mode(config: Any, name: str) -> None:
     facts = {'config': config.to_dict(), '--mode': name, '--workdir': _WORKDIR.value}
     processes.require_same(facts | processes.installed())
     trained = mode.trained and not of_host(config)
-    workdir = prepare_workdir(_WORKDIR.value, trained=trained, writes=_writes(mode, config))
-    processes.require_shared(workdir)
-    if mode.documents and jax.process_index() == 0:  # training says it where it says all
-        for text in warnings_of(config.data):
-            print(f'Warning: {text}.')
-    hooks = trackers.named(given.pop('tracker', ''))
-    experiment = Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict()), hooks)
-    load(mode.function)(experiment, **given)
+    with workdir_of(_WORKDIR.value, trained=trained, writes=_writes(mode, config)) as workdir:
+        processes.require_shared(workdir)
+        if mode.documents and jax.process_index() == 0:  # training says it where it says all
+            for text in warnings_of(config.data):
+                print(f'Warning: {text}.')
+        hooks = trackers.named(given.pop('tracker', ''))
+        mesh = sharding.make_mesh(config.mesh.to_dict())
+        load(mode.function)(Experiment(config, workdir, mesh, hooks), **given)
 
 
 def _writes(mode: Mode, config: Any) -> bool:

@@ -45,7 +45,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
     """
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
-        kind='language_model',  # or another of `models.kinds`, with a section of that name
+        kind='language_model',  # or 'seq2seq', or one of a package, with a section of that name
         vocab_size=257,  # number of ids in the logits; at least that of the tokenizer
         num_layers=2,  # blocks, each an attention and a feed-forward layer
         d_model=128,  # width of the residual stream
@@ -74,7 +74,8 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         dropout=0.0,  # share of activations set to zero in training
         embedding_dropout=-1.0,  # dropout of embeddings and final output; -1 = dropout
         attention_dropout=0.0,  # dropout of attention weights
-        token_shift='none',  # how attention input has tokens before; one of `layers.token_shift.EARLIER`
+        # how attention input has tokens before: or 'half', 'last_four', 'last_eight', 'convolution'
+        token_shift='none',
         # What a block keeps for the backward pass, the rest is computed again: '' = everything, or a
         # policy of JAX: 'dots_saveable', 'dots_with_no_batch_dims_saveable', 'nothing_saveable'.
         remat='',
@@ -105,7 +106,8 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         tokenized='',  # folder of tokens that --mode=tokenize writes; '' = tokenized when read
         # Of texts.
         tokenizer=dict(
-            kind='bytes',  # or another of `data.tokenizers.KINDS`
+            # or 'characters', 'words', 'bpe', 'wordpiece'; or of a file 'sentencepiece', 'tokenizers'
+            kind='bytes',
             path='',  # file or folder of it; '' = learned from the training split
             size=0,  # size of a learned vocabulary; 0 = everything that occurs
         ),
@@ -133,7 +135,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         eps=1e-8,  # added to the denominator
         weight_decay=0.0,  # per step, times the learning rate
         momentum=0.0,  # momentum of 'sgd' and 'nesterov'; of 'muon', 0 = 0.95
-        schedule='cosine',  # of the learning rate; one of `training.optimizer.SCHEDULES`
+        schedule='cosine',  # of the learning rate: or 'linear', 'inverse_sqrt', 'constant'
         warmup_steps=0,  # steps in which the learning rate rises from 0
         final_fraction=0.0,  # last learning rate / highest
         clip_norm=0.25,  # largest norm of the gradient; 0 = no limit

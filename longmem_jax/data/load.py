@@ -67,7 +67,8 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
         return load_tokenizer(settings.kind, Path(settings.path).expanduser())
     if settings.kind not in LEARNT:
         raise UsageError(
-            f"config.data.tokenizer.path = '': the file of a {settings.kind} tokenizer is needed."
+            f"config.data.tokenizer.path = '': the file of a {settings.kind} tokenizer is needed; a "
+            'pretrained decoder brings its own: --config=host:path=FOLDER.'
         )
     if workdir is None:
         raise UsageError(

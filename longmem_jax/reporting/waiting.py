@@ -40,7 +40,7 @@ class Waiting:
         terminal: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Shows nothing yet.
+        """Shows nothing yet; after `FIRST` seconds without an update a line that it compiles.
 
         Args:
           what: what is done: 'Reading the prompt'.
@@ -55,11 +55,20 @@ class Waiting:
         self._first: tuple[float, int] | None = None
         self._due = clock() + FIRST
         self._bar: Bar | None = None
+        self._compiling = threading.Timer(FIRST, self._say_compiling)
+        self._compiling.daemon = True
+        if not self._quiet:
+            self._compiling.start()
+
+    def _say_compiling(self) -> None:
+        of = f'{self._total:,} {self._unit}' if self._total else self._unit
+        self._console.print(f'{self._what}: {of}, compiling ...', markup=False)
 
     def update(self, done: int, note: str = '') -> None:
         """Shows that `done` units are done, with a note after them."""
         if self._quiet:
             return
+        self._compiling.cancel()
         if self._first is None:  # what is done first may have compiled programs
             self._first = self._clock(), done
         if self._console.is_terminal:
@@ -94,6 +103,7 @@ class Waiting:
 
     def close(self) -> None:
         """Removes the bar; may be called twice."""
+        self._compiling.cancel()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -244,7 +244,8 @@ def _make_base(
             f'config.optimizer.name = {GIVEN!r}: the run was trained with an object of optax; call '
             'longmem_jax.train(..., optimizer=...), for what the core trains.'
         )
-    raise UsageError(unknown('config.optimizer.name', name, (*NAMES, *of_optax.names())))
+    said = unknown('config.optimizer.name', name, NAMES, of_optax.names())
+    raise UsageError(f'{said}; or a rule of optax by its name there, such as optax.lamb')
 
 
 def clip_each(limit: float) -> optax.GradientTransformation:

@@ -6,6 +6,7 @@ import re
 import jax
 import pytest
 
+from longmem_jax.reporting import waiting as waiting_module
 from longmem_jax.reporting.waiting import EVERY, FIRST, Waiting, busy
 
 
@@ -39,6 +40,15 @@ def test_what_is_soon_over_says_nothing_in_a_file():
         waiting.update(done)
     waiting.close()
     assert out.getvalue() == ''
+
+
+def test_what_compiles_for_long_says_so_once(monkeypatch):
+    monkeypatch.setattr(waiting_module, 'FIRST', 0)
+    out = io.StringIO()
+    waiting = Waiting('Reading', 1000, 'tokens', out=out)
+    waiting._compiling.join()
+    assert out.getvalue() == 'Reading: 1,000 tokens, compiling ...\n'
+    waiting.close()
 
 
 def test_without_a_total_it_is_a_rate():

@@ -16,6 +16,7 @@ from absl import flags
 
 from longmem_jax.commands import entry
 from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import write
 
@@ -50,7 +51,8 @@ def evaluate_tasks(
       output: JSON to write; '' = lm_eval.json in the workdir.
 
     Raises:
-      UsageError: lm-eval is not installed, an unknown task, or as in `newest_parameters`.
+      UsageError: lm-eval is not installed, an unknown task, data that cannot be read, or as in
+        `newest_parameters`.
     """
     from longmem_jax.hosts.evaluation import (
         lm_eval,  # here, since it needs a package that is optional
@@ -60,14 +62,24 @@ def evaluate_tasks(
     params, step = newest_parameters(experiment, print)
     print(f'Scoring step {step:,} of {experiment.workdir} ...')
     model = lm_eval.LongMemLM.of_experiment(experiment, params)
-    results = lm_eval.simple_evaluate(
-        model,
-        tasks=tasks,
-        num_fewshot=num_fewshot,
-        limit=limit,
-        task_manager=manager,
-        log_samples=False,
-    )
+    try:
+        results = lm_eval.simple_evaluate(
+            model,
+            tasks=tasks,
+            num_fewshot=num_fewshot,
+            limit=limit,
+            task_manager=manager,
+            log_samples=False,
+        )
+    except Exception as error:
+        empty = isinstance(error, StopIteration)  # as the package says it
+        if not empty and not type(error).__module__.startswith('datasets.'):
+            raise
+        said = 'a file is empty' if empty else error.__cause__ or error
+        raise UsageError(
+            f'--tasks={",".join(tasks)}: their data cannot be read ({said}); look at the files that the '
+            'YAML names.'
+        ) from error
     print(lm_eval.make_table(results))
     if 'groups' in results:
         print(lm_eval.make_table(results, 'groups'))

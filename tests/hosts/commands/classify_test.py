@@ -137,8 +137,8 @@ def test_the_head_alone_learns_on_a_frozen_encoder(finished, folder, tmp_path):
 def test_it_begins_with_the_folder_and_more_memory_tokens_with_a_run(folder, data, tmp_path):
     run, said = experiment(config_of(folder, data), tmp_path), []
     params, step = newest_parameters(run, said.append)
-    assert step == 0 and 'Loaded 39 tensors' in said[0]
-    assert said[1].endswith('new: head/bias, head/kernel, memory_tokens/tokens.')
+    assert step == 0 and 'Loaded 39 tensors' in said[1]
+    assert said[2].endswith('new: head/bias, head/kernel, memory_tokens/tokens.')
     host = hosts.find(folder)
     own = hosts.load(host, hosts.make(host.model, 1), report=lambda line: None)
     assert 'pooler' in own
@@ -168,7 +168,7 @@ def test_a_folder_without_a_pooler_gets_a_new_one(folder, data, tmp_path):
     safetensors.numpy.save_file(kept, other / 'model.safetensors')
     run, said = experiment(config_of(other, data, mem_tokens=0), tmp_path / 'run'), []
     params, _ = newest_parameters(run, said.append)
-    assert 'ignored: classifier.weight' in said[0] and 'pooler/kernel' in said[1]
+    assert 'ignored: classifier.weight' in said[1] and 'pooler/kernel' in said[2]
     assert np.abs(params['pooler']['kernel']).max() > 0
 
 

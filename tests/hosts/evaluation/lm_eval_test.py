@@ -163,6 +163,18 @@ def test_tasks_of_yaml_files(trained, capsys):
     assert 'longmem_words_choice' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('content, said', [('{"text": \n', 'JSON'), ('', 'a file is empty')])
+def test_data_that_cannot_be_read_are_one_message(trained, tmp_path, content, said):
+    (tmp_path / 'samples.jsonl').write_text(content)
+    text = (TASKS / 'longmem_words_rolling.yaml').read_text()
+    text = text.replace(
+        'tests/hosts/evaluation/lm_eval_tasks/words.jsonl', f'{tmp_path}/samples.jsonl'
+    )
+    (tmp_path / 'task.yaml').write_text(text.replace('longmem_words_rolling', 'unreadable'))
+    with pytest.raises(UsageError, match=f'--tasks=unreadable: their data cannot be read .*{said}'):
+        evaluate_tasks(trained, ['unreadable'], include_path=str(tmp_path), local=True)
+
+
 def test_the_harness_finds_the_model_by_its_name(trained, model):
     path = trained.workdir / 'config.json'
     config = json.loads(path.read_text())
