@@ -25,12 +25,12 @@ class Settings(TypedDict, total=False):
 
     head_dim: int | None  # None
     name: str | None  # None
+    dropout: float  # 0.0
+    dtype: DTypeLike  # 'float32'
     d_feed_forward: int | None  # None
     num_layers: int  # 1
-    dropout: float  # 0.0
     attention_dropout: float  # 0.0
     init_std: float  # 0.0
-    dtype: DTypeLike  # 'float32'
     num_kv_heads: int  # 0
     attention_bias: str  # 'none'
     scale_scores: bool  # True
@@ -56,13 +56,13 @@ def ARMT(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     num_tokens: int = 10,
     d_mem: int = 64,
     nu: int = 3,
     correction: bool = True,
     position: str = 'rotary',
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Memory tokens whose outputs every block writes to a matrix, from which later segments read."""
@@ -72,8 +72,6 @@ def AdaptiveSpan(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     max_span: int = 8192,
     ramp: int = 32,
     per: str = 'head',
@@ -81,6 +79,8 @@ def AdaptiveSpan(
     start: str = 'empty',
     trim_memory: bool = False,
     num_sizes: int = 6,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention within learned spans."""
@@ -90,14 +90,14 @@ def AttentionSinks(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     memory_length: int = 1024,
     sinks: int = 4,
     position: str = 'rotary',
     gradients: bool = False,
     block_size: int = 0,
     overflow: str = 'none',
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the first tokens of the document, the last ones, and the segment."""
@@ -107,8 +107,6 @@ def ChunkRetrieval(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     memory_length: int = 8192,
     block_length: int = 512,
     top_k: int = 3,
@@ -117,6 +115,8 @@ def ChunkRetrieval(
     sinks: bool = False,
     near: int = 0,
     position: str = 'rotary',
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to a token's own block of the text and the few earlier blocks that suit it best."""
@@ -126,8 +126,6 @@ def CompressiveTransformer(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     memory_length: int = 512,
     compressed_length: int = 512,
     rate: int = 2,
@@ -136,6 +134,8 @@ def CompressiveTransformer(
     position: str = 'transformer_xl',
     reconstruction: str = 'attention',
     start: str = 'empty',
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Two memories: recent vectors, and slots of `rate` vectors each."""
@@ -145,8 +145,6 @@ def DeltaNet(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: bool = True,
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 64,
     carry: bool = True,
     gradients: bool = True,
@@ -155,12 +153,14 @@ def DeltaNet(
     value_dim: int = 0,
     key_heads: int = 0,
     value_heads: int = 0,
+    head_norm: bool = True,
     convolution: int = 4,
     negative_eigenvalues: bool = False,
     first_rates: tuple[float, float] = (1.0, 16.0),
     output_gate: str = 'silu',
     rank: int = 0,
     epsilon: float = 1e-05,
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A matrix per head that is corrected by the delta rule; it may fade by a learned gate."""
@@ -170,10 +170,10 @@ def Dense(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     activation: str = 'relu',
     bias: bool = True,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Two linear maps with an activation in between; stateless."""
@@ -183,8 +183,6 @@ def Experts(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     activation: str = 'swiglu',
     bias: bool = False,
     experts: int = 8,
@@ -192,6 +190,8 @@ def Experts(
     width: int = 0,
     renormalized: bool = True,
     always: int = 0,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A mixture of gated experts without biases; stateless."""
@@ -201,8 +201,6 @@ def ExpireSpan(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     max_span: int = 16384,
     ramp: int = 128,
     capacity: int = 0,
@@ -214,6 +212,8 @@ def ExpireSpan(
     num_sizes: int = 6,
     block_size: int = 1024,
     limit: int = 0,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to memories that have not expired."""
@@ -223,11 +223,11 @@ def FullAttention(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     window: int = 1024,
     position: str = 'rotary',
     output_gate: bool = False,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the last `window` tokens, the query's own included."""
@@ -237,8 +237,6 @@ def GatedLinearAttention(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 64,
     carry: bool = True,
     gradients: bool = True,
@@ -252,6 +250,8 @@ def GatedLinearAttention(
     convolution: int = 0,
     output_gate: bool = True,
     epsilon: float = 1e-05,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A matrix per head that fades by a gate per channel or head, given by each token."""
@@ -261,8 +261,6 @@ def InfiniAttention(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     position: str = 'rotary',
     features: str = 'elu',
     rule: str = 'delta',
@@ -274,6 +272,8 @@ def InfiniAttention(
     skip_gate_when_empty: bool = False,
     rotate_memory: bool = False,
     gradients: bool = True,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Local causal attention and a compressive memory, mixed by a learned gate per head."""
@@ -283,8 +283,6 @@ def InfinityFormer(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     memory_length: int = 150,
     position: str = 'transformer_xl',
     num_basis: int = 150,
@@ -306,6 +304,8 @@ def InfinityFormer(
     biases: bool = False,
     first_width: float = 0.0,
     first_places: tuple[float, ...] = (),
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Short-term attention plus the expectation of the continuous memory."""
@@ -315,8 +315,6 @@ def LinearAttention(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 64,
     carry: bool = True,
     gradients: bool = True,
@@ -332,6 +330,8 @@ def LinearAttention(
     epsilon: float = 1e-06,
     shift: str = 'none',
     bias: bool = True,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Causal attention by features of queries and keys, without a softmax."""
@@ -341,9 +341,9 @@ def Local(
     d_model: int,
     num_heads: int,
     segment_length: int,
+    position: str = 'rotary',
     head_norm: str = 'none',
     cache_dtype: DTypeLike | None = None,
-    position: str = 'rotary',
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the segment alone."""
@@ -353,8 +353,6 @@ def Mamba2(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 64,
     carry: bool = True,
     gradients: bool = True,
@@ -370,6 +368,8 @@ def Mamba2(
     first_rates: tuple[float, float] = (1.0, 16.0),
     output_gate: bool = True,
     epsilon: float = 1e-05,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A matrix per head that fades by a time step, given by each token."""
@@ -379,8 +379,6 @@ def MemSizer(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 64,
     carry: bool = False,
     gradients: bool = True,
@@ -389,6 +387,8 @@ def MemSizer(
     query_scale: float = 32.0,
     write_scale: float = 1.0,
     shift: str = 'none',
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Causal key-value memory layer."""
@@ -398,14 +398,14 @@ def MemTransformer(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     read_cache: bool = False,
     look_ahead: str = 'nearest',
     memory_length: int = 150,
     same_length: bool = False,
     clamp_length: int = 0,
     position: str = 'transformer_xl',
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention of a layer through which memory tokens pass, with a Transformer-XL cache."""
@@ -415,8 +415,6 @@ def Memformer(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     encoder: str = 'slot_attention',
     num_encoder_layers: int = 4,
     num_slots: int = 1024,
@@ -429,6 +427,8 @@ def Memformer(
     positions: bool = False,
     activation: str = 'relu',
     position: str = 'rotary',
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Slots that an encoder reads and writes, and what the blocks read of the encoder."""
@@ -438,8 +438,6 @@ def Memorizing(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: str = 'float32',
     position: str = 't5',
     memory_length: int = 512,
     window: int = 0,
@@ -453,9 +451,11 @@ def Memorizing(
     search: str = 'exact',
     recall_target: float = 0.95,
     block_size: int = 8192,
+    cache_dtype: str = 'float32',
     unwritten: str = 'masked',
     gate_init: float = 0.0,
     skip_gate_when_empty: bool = False,
+    head_norm: str = 'none',
     **settings: Unpack[Settings],
 ) -> Layer:
     """Local attention with recent keys, plus the nearest of `memory_size` older ones."""
@@ -465,8 +465,6 @@ def MemoryTokens(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     num_tokens: int = 20,
     at_end: bool = True,
     carry: bool = True,
@@ -477,6 +475,8 @@ def MemoryTokens(
     same_length: bool = False,
     clamp_length: int = 0,
     position: str = 'transformer_xl',
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Memory tokens around a segment."""
@@ -486,8 +486,6 @@ def NormalizedXL(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     position: str = 't5',
     memory_length: int = 512,
     window: int = 0,
@@ -496,6 +494,8 @@ def NormalizedXL(
     scale_init: float = 1.0,
     normalized: bool = True,
     sinks: int = 0,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Local attention with recent keys and nothing more; attributes as in `Memorizing`."""
@@ -504,8 +504,6 @@ def ProductKeyMemory(
     *,
     d_model: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     num_keys: int = 512,
     num_heads: int = 4,
     top_k: int = 32,
@@ -516,6 +514,8 @@ def ProductKeyMemory(
     temperature: float = 1.0,
     keys: str = 'product',
     chunk: int = 0,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A feed-forward layer with a large number of slots."""
@@ -525,8 +525,6 @@ def RWKV7(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 64,
     carry: bool = True,
     gradients: bool = True,
@@ -535,6 +533,8 @@ def RWKV7(
     value_rank: int = 32,
     gate_rank: int = 128,
     epsilon: float = 0.00064,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A matrix per head that fades by channel, erases one vector and writes another."""
@@ -544,8 +544,6 @@ def RetNet(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 64,
     carry: bool = True,
     gradients: bool = True,
@@ -555,6 +553,8 @@ def RetNet(
     value_dim: int = 0,
     output_gate: bool = True,
     epsilon: float = 1e-06,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A matrix per head that fades at a fixed rate, with rotated queries and keys."""
@@ -564,11 +564,11 @@ def SlidingAttention(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     window: int = 256,
     position: str = 'rotary',
     output_gate: bool = False,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Attention to the last `window` tokens, the query's own included."""
@@ -578,8 +578,6 @@ def TTT(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 16,
     carry: bool = True,
     gradients: bool = True,
@@ -589,6 +587,8 @@ def TTT(
     convolution: int = 4,
     gate: bool = True,
     epsilon: float = 1e-06,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A small model per head that is trained while it reads."""
@@ -598,8 +598,6 @@ def Titans(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     chunk: int = 16,
     carry: bool = True,
     gradients: bool = True,
@@ -620,6 +618,8 @@ def Titans(
     epsilon: float = 1e-06,
     inner_epsilon: float = 1e-05,
     own_norms: bool = False,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """A network per head that learns keys and values while it reads, with momentum and forgetting."""
@@ -629,14 +629,14 @@ def TransformerXL(
     d_model: int,
     num_heads: int,
     segment_length: int,
-    head_norm: str = 'none',
-    cache_dtype: DTypeLike | None = None,
     memory_length: int = 512,
     same_length: bool = False,
     clamp_length: int = 0,
     position: str = 'transformer_xl',
     share_biases: bool = True,
     block_size: int = 0,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
 ) -> Layer:
     """Segment-level recurrence."""

@@ -366,8 +366,9 @@ RETURNED = """
 def named(entry: Entry) -> Callable[..., Layer]:
     """`make_layer` for one entry, with the fields of the memory and of a model in its signature."""
 
+    own = defaults_of(entry)
     # A memory with its own number of heads, independent of attention, has a default for it.
-    own_heads = {k: v for k, v in defaults_of(entry).items() if k == 'num_heads'}
+    own_heads = {k: v for k, v in own.items() if k == 'num_heads'}
 
     def make(**arguments: Any) -> Layer:
         given = own_heads | arguments
@@ -377,14 +378,12 @@ def named(entry: Entry) -> Callable[..., Layer]:
         return make_layer(entry.name, **given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    memory_fields = [
-        inspect.Parameter(name, keyword, default=value)
-        for name, value in (OF_MODEL | defaults_of(entry)).items()
-    ]
+    values, by_use = OF_MODEL | own, dict.fromkeys((*TAKEN, *own, *OF_MODEL))
+    memory_fields = [inspect.Parameter(name, keyword, default=values[name]) for name in by_use]
     sizes = [
         parameter
         for parameter in inspect.signature(make_layer).parameters.values()
-        if parameter.kind is keyword and parameter.name not in defaults_of(entry)
+        if parameter.kind is keyword and parameter.name not in own
     ]
     module = entry.layer.module
     make.__name__ = make.__qualname__ = module.__name__
