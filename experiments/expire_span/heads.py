@@ -73,7 +73,7 @@ def _main(experiment: Experiment) -> None:
         experiment.config.evaluate.max_test_segments,
     )
     spans, scores = [], {}
-    for seed in range(_SEEDS.value):
+    for seed in _SEEDS.value:
         run = seeded(experiment, seed)
         params, _ = run.restore_parameters()
         for layer, share in enumerate(shares(params)):
@@ -82,7 +82,7 @@ def _main(experiment: Experiment) -> None:
             result, _ = evaluator.evaluate(version, run.corpus('test'), 'test', max_segments=most)
             scores.setdefault(label, []).append(f'{result.bits_per_byte:.3f}')
     print(markdown.table(['seed', 'layer', 'spans of the heads, tokens'], spans))
-    heads = ['spans', *(f'seed {seed}' for seed in range(_SEEDS.value))]
+    heads = ['spans', *(f'seed {seed}' for seed in _SEEDS.value)]
     print('\n' + markdown.table(heads, [[label, *found] for label, found in scores.items()]))
 
 
