@@ -64,10 +64,9 @@ def draw_scores(
         axes.errorbar(x, y, errors[1], errors[0], marker='o', capsize=3, label=label, **style)
     if not by_size and not numeric:
         axes.set_xticks(list(places.values()), list(places))
-    axes.set_xlabel('mean size of the memory' if by_size else field)
-    axes.set_ylabel(f'test {heading}')
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figures.label(
+        axes, 'mean size of the memory' if by_size else field, f'test {heading}', legend=True
+    )
     figures.save(figure, path)
     return figure
 

@@ -149,9 +149,7 @@ def draw_regression(counts: tuple[int, ...], errors: dict[str, list[float]], pat
     for name, values in errors.items():
         axes.plot(counts, values, marker='o', label=f'error, {name}')
     axes.set_xscale('log', base=2)
-    axes.set_xlabel('basis functions')
-    axes.set_ylabel('relative squared error')
-    axes.grid(alpha=0.3)
+    figures.label(axes, 'basis functions', 'relative squared error')
     figure.legend(loc='outside upper center', ncols=3)
     figures.save(figure, path)
     return figure

@@ -93,10 +93,7 @@ def slot_usage_of(experiment: Experiment, split: str, output: Path) -> list[dict
     for layer, (weights, _) in totals.items():
         falling = np.sort(slot_statistics.shares(weights))[::-1]
         axes.plot(np.arange(1, len(falling) + 1), np.cumsum(falling), label=f'layer {layer}')
-    axes.set_xlabel('slots, most used first')
-    axes.set_ylabel('share of the weight')
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figures.label(axes, 'slots, most used first', 'share of the weight', legend=True)
     figures.save(figure, output)
     return rows
 

@@ -51,10 +51,7 @@ def draw(found: dict[str, list[list[float]]], every: int) -> matplotlib.figure.F
         (line,) = axes.plot(places, values.mean(axis=0), marker='.', label=label)
         ends = values.min(axis=0), values.max(axis=0)
         axes.fill_between(places, *ends, color=line.get_color(), alpha=0.15)
-    axes.set_xlabel('token of the text')
-    axes.set_ylabel(f'bits per token, mean of {every:,}')
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figures.label(axes, 'token of the text', f'bits per token, mean of {every:,}', legend=True)
     return figure
 
 

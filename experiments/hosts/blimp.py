@@ -197,10 +197,7 @@ def draw(lines: dict[str, list[tuple[int, float]]], what: str, path: Path) -> No
     for label, rows in lines.items():
         axes.plot([step for step, _ in rows], [100 * s for _, s in rows], marker='o', label=label)
     axes.axhline(50, color='gray', linestyle=':', label='chance')
-    axes.set_xlabel('step')
-    axes.set_ylabel(f'BLiMP ({what}), %')
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figures.label(axes, 'step', f'BLiMP ({what}), %', legend=True)
     figures.save(figure, path)
 
 

@@ -171,13 +171,9 @@ def draw(found: Found, path: Path) -> None:
             mean = values[:, block].mean(1)
             right.plot(courses[0][0], mean, styles[kind], color=colours[length], linewidth=width)
     left.set_xticks(range(len(bins)), [f'1-{FAR[0]}', *(f'{n + 1}+' for n in FAR)])
-    left.set_xlabel('tokens since the word was last read')
-    left.set_ylabel('facts that are predicted, %')
-    left.grid(alpha=0.3)
+    figures.label(left, 'tokens since the word was last read', 'facts that are predicted, %')
     figure.legend(loc='outside right upper', fontsize=7)
-    right.set_xlabel('step')
-    right.set_ylabel('beta, mean of the heads (thin: layer 1)')
-    right.grid(alpha=0.3)
+    figures.label(right, 'step', 'beta, mean of the heads (thin: layer 1)')
     figures.save(figure, path)
 
 

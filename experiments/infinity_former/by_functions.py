@@ -128,11 +128,9 @@ def draw(found: dict[str, list[dict]], path: Path) -> matplotlib.figure.Figure:
         side.errorbar(list(map(int, found)), means, [below, above], label=label, **style)
     axes.set_xscale('log', base=2)
     axes.set_xticks(list(map(int, found)), list(found))
-    axes.set_xlabel('basis functions')
-    axes.set_ylabel('tokens of the answer right, %')
+    figures.label(axes, 'basis functions', 'tokens of the answer right, %')
     right.set_ylabel('relative squared error')
     right.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
     figure.legend(loc='outside upper center', ncols=3, fontsize=8)
     figures.save(figure, path)
     return figure

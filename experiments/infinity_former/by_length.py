@@ -130,9 +130,7 @@ def draw(
     lengths = sorted({length for by_length in found.values() for length in by_length})
     axes.set_xscale('log', base=2)
     axes.set_xticks(lengths, [f'{length:,}' for length in lengths])
-    axes.set_xlabel('tokens to sort')
-    axes.set_ylabel('tokens of the answer right, %')
-    axes.grid(alpha=0.3)
+    figures.label(axes, 'tokens to sort', 'tokens of the answer right, %')
     figure.legend(loc='outside right upper', fontsize=8)
     figures.save(figure, path)
     return figure

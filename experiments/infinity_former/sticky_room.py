@@ -124,9 +124,7 @@ def draw(
     axes.set_xscale('log', base=2)
     axes.set_yscale('symlog', linthresh=0.01)
     axes.set_ylim(bottom=-0.003)
-    axes.set_xlabel('later writes')
-    axes.set_ylabel('left of the vector')
-    axes.grid(alpha=0.3)
+    figures.label(axes, 'later writes', 'left of the vector')
     figure.legend(loc='outside right upper', fontsize=8)
     figures.save(figure, path)
     return figure

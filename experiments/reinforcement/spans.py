@@ -126,11 +126,13 @@ def draw(found: dict[tuple[str, float], list[dict]], ends: floors.Floors, path: 
         axes.text(
             0.05, earned.reward + 0.02 * apart, f'a player who {name}', color='gray', fontsize=8
         )
-    axes.set_xlabel('earlier steps that all layers hold together, mean over steps')
-    axes.set_ylabel('reward in new episodes')
+    figures.label(
+        axes,
+        'earlier steps that all layers hold together, mean over steps',
+        'reward in new episodes',
+    )
     axes.set_xlim(left=0)
     axes.set_ylim(low - 0.3 * apart, high + 0.12 * apart)
-    axes.grid(alpha=0.3)
     axes.legend(loc='lower right')
     figures.save(figure, path)
 

@@ -111,9 +111,11 @@ def draw(found: Found, path: Path) -> None:
     axes.set_xscale('log', base=2)
     ticks = sorted({n for name in _order(found) for n in saved(found[name])})
     axes.set_xticks(ticks, [f'{n} B' if n < 1024 else f'{n // 1024} kB' for n in ticks])
-    axes.set_xlabel('length of the text; then it is read again')
-    axes.set_ylabel('bits per byte saved on the second reading')
-    axes.grid(alpha=0.3)
+    figures.label(
+        axes,
+        'length of the text; then it is read again',
+        'bits per byte saved on the second reading',
+    )
     figure.legend(loc='outside right upper', fontsize=8, title='memory, state of one text')
     figures.save(figure, path)
 

@@ -33,9 +33,7 @@ def learning_curve(metrics: Path) -> 'Figure':
         }
         if points:
             axes.plot(list(points), list(points.values()), **style)
-    axes.set_xlabel('steps of the environment')
-    axes.set_ylabel('reward per episode')
+    figures.label(axes, 'steps of the environment', 'reward per episode')
     if seen:
         axes.legend()
-    axes.grid(alpha=0.3)
     return figure

@@ -6,6 +6,7 @@ from pathlib import Path
 from longmem_jax.files import whole_file
 
 if typing.TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -18,6 +19,14 @@ def figure(width: float, height: float) -> 'Figure':
     empty = matplotlib.figure.Figure(figsize=(width, height), dpi=120, layout='constrained')
     matplotlib.backends.backend_agg.FigureCanvasAgg(empty)
     return empty
+
+
+def label(axes: 'Axes', x: str, y: str, *, legend: bool = False) -> None:
+    """Names both axes and draws a light grid; `legend`: also the names of what was drawn."""
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)
+    if legend:
+        axes.legend(fontsize=8)
 
 
 def save(figure: 'Figure', path: str | Path) -> None:
