@@ -101,8 +101,7 @@ def prepared(point: Point, size: str, flags: list[str]) -> tuple[rows.Row, Any]:
     config = mqar.get_config(argument)
     own = [f'--config.optimizer.learning_rate={point.rate:g}', '--config.model.token_shift=half']
     own += [*rows.one_shift(config), *flags]
-    _, changes = overrides.split_arguments(own)
-    overrides.apply(config, changes)
+    overrides.apply(config, overrides.split_arguments(own)[1])
     flags = [f'--config=configs/mqar.py:{argument}', *own]
     return rows.Row(point.row, flags, rows.num_parameters(config), "the memory's own"), config
 

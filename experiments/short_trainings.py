@@ -8,11 +8,13 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from longmem_jax.commands.load import ONE_DEVICE
 from longmem_jax.config import checks
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
@@ -22,7 +24,11 @@ from longmem_jax.training import step as train_step
 from longmem_jax.training.warm_start import warm_start
 
 LOOKED = 25  # steps from one look at them to the next
-ONE_DEVICE = dict(data=1, fsdp=1, tensor=1, memory=1)
+
+
+def on_one_device(config: Any, workdir: Path | None = None) -> Experiment:
+    """The experiment of a configuration on the first device."""
+    return Experiment(config, workdir, sharding.make_mesh(ONE_DEVICE, jax.devices()[:1]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +64,22 @@ class Trainer:
           UsageError: problems of the configuration.
         """
         checks.require_runnable(config, 1)
-        mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
-        self.shared = Experiment(config, None, mesh)
+        self.shared = on_one_device(config)
+        self._evaluators: dict[int, Evaluator] = {}  # by lanes
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
         """Of the evaluation model."""
         return Evaluator(self.shared.evaluation_model, self.shared.mesh, self.shared.config)
+
+    def evaluator_of(self, lanes: int) -> Evaluator:
+        """The same with another number of lanes, compiled once for each."""
+        if lanes not in self._evaluators:
+            config = self.shared.config.copy_and_resolve_references()
+            config.evaluate.num_lanes = lanes
+            model, mesh = self.shared.evaluation_model, self.shared.mesh
+            self._evaluators[lanes] = Evaluator(model, mesh, config)
+        return self._evaluators[lanes]
 
     @functools.cached_property
     def _step(self) -> Any:

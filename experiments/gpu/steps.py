@@ -11,13 +11,13 @@ import jax.numpy as jnp
 
 from experiments.gpu import kernels, peers, turns
 from experiments.gpu.job import Absent, Place, keep, kept, memories
-from experiments.short_trainings import ONE_DEVICE
+from experiments.short_trainings import on_one_device
 from experiments.speed import compare
 from experiments.speed.bench import measure, peak_memory, time_step
 from experiments.speed.cases import CASES
 from longmem_jax.config import checks, recipes
 from longmem_jax.config.base import base, size
-from longmem_jax.devices import hardware, initial, sharding
+from longmem_jax.devices import hardware, initial
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, lower_step
 from longmem_jax.memory.registry import LAYERS, used
@@ -57,8 +57,7 @@ def config_of(name: str, segment: int, layers: int, lanes: int, tiny: bool) -> A
 def experiment_of(config: Any) -> Experiment:
     """The model on one device."""
     checks.require_runnable(config, 1)
-    mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
-    return Experiment(config, None, mesh)  # type: ignore[arg-type]  # no folder is used
+    return on_one_device(config)
 
 
 def fused(tiny: bool) -> list[str]:

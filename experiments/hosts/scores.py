@@ -7,7 +7,7 @@ import jax
 
 from experiments import provenance
 from experiments.hosts.blimp import blimp
-from experiments.short_trainings import ONE_DEVICE
+from experiments.short_trainings import on_one_device
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data import lanes
@@ -26,9 +26,7 @@ BORDERS = (8, 32, 128, 512)  # segments after which a part of a book ends
 
 def experiment_of(folder: Path) -> Experiment:
     """A finished training, on one device."""
-    return Experiment(
-        saved_config(folder), folder, sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
-    )
+    return on_one_device(saved_config(folder), folder)
 
 
 def evaluator_of(run: Experiment) -> Evaluator:

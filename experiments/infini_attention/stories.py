@@ -72,8 +72,7 @@ def config_of(name: str, flags: list[str]) -> Any:
     """The configuration of a row, with further flags."""
     row = ROWS[name]
     config = tinystories_gpt_neo.get_config(f'tiny,{row.variants}')
-    _, changes = overrides.split_arguments([*WORDS, *row.flags, *flags])
-    overrides.apply(config, changes)
+    overrides.apply(config, overrides.split_arguments([*WORDS, *row.flags, *flags])[1])
     return config
 
 

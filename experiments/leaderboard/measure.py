@@ -12,7 +12,7 @@ from experiments import provenance
 from experiments.leaderboard import rows
 from experiments.leaderboard.columns import ABOVE, ANSWERS, FAR, Asked, Column
 from experiments.short_trainings import Trained, Trainer
-from experiments.speed.bench import state_bytes
+from experiments.speed.bench import bytes_per_lane
 from longmem_jax import files
 from longmem_jax.config import overrides
 from longmem_jax.data import load
@@ -36,8 +36,7 @@ def config_of(
     config = rows.config_of(row.name, size, column.task)
     if column.name == 'novels':
         flags = [*flags, f'--config.data.path={novels}']
-    _, changes = overrides.split_arguments([*row.flags, *flags])
-    overrides.apply(config, changes)
+    overrides.apply(config, overrides.split_arguments([*row.flags, *flags])[1])
     tokenizer = config.data.tokenizer
     if tokenizer.kind == 'bpe' and not tokenizer.path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +98,7 @@ def scores(
                 'parameters': sum(leaf.size for leaf in jax.tree.leaves(trained.params)),
                 'positions': row.positions,
                 'flags': row.flags,
-                'state_bytes': _state_bytes(trained),
+                'state_bytes': bytes_per_lane(trained.experiment.evaluation_model, trained.params),
                 'seconds': begun['seconds'] + time.monotonic() - began,
             },
         )
@@ -114,15 +113,6 @@ def _begun(file: Path, given: list[str]) -> dict[str, Any]:
         raise UsageError(f'{file}: is damaged ({error}); delete it') from None
     provenance.require_same(file, begun.get('given', []), given)
     return begun
-
-
-def _state_bytes(trained: Trained) -> int:
-    """Bytes of what one lane carries from segment to segment."""
-    model = trained.experiment.evaluation_model
-    state = jax.eval_shape(
-        lambda params: model.apply({'params': params}, 1, method='initial_state'), trained.params
-    )
-    return state_bytes(state)
 
 
 def _score(trained: Trained, evaluator: Evaluator, test: Asked) -> dict[str, Any]:

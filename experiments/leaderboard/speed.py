@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.short_trainings import ONE_DEVICE
-from experiments.speed.bench import generate_call, random_batch, state_bytes
+from experiments.short_trainings import on_one_device
+from experiments.speed.bench import bytes_per_lane, generate_call, random_batch
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Cursor
-from longmem_jax.devices import initial, sharding
+from longmem_jax.devices import initial
 from longmem_jax.experiment import Experiment, lower_step, to_devices
 
 ROUNDS, TRAIN_CALLS, TOKENS = 12, 2, 64
@@ -79,13 +79,12 @@ def calls_of(config: Any) -> tuple[dict[str, Callable[[], Any]], int]:
       UsageError: problems of the configuration.
     """
     checks.require_runnable(config, 1)
-    mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
-    experiment = Experiment(config, None, mesh)
+    experiment = on_one_device(config)
     train = train_call(experiment)
     params = initial.arrays(experiment.make_state).params
     generate = generate_call(experiment, params)
-    state = experiment.evaluation_model.apply({'params': params}, 1, method='initial_state')
-    return {'train': train, 'generate': generate}, state_bytes(state)
+    size = bytes_per_lane(experiment.evaluation_model, params)
+    return {'train': train, 'generate': generate}, size
 
 
 def speed(config: Any, baseline: Baseline) -> tuple[dict[str, Any], int]:

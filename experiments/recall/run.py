@@ -29,7 +29,6 @@ from longmem_jax.commands.task_series import at_value, in_short
 from longmem_jax.config import checks, overrides
 from longmem_jax.data.tasks.recall import greatest_distance
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.evaluator import Evaluator
 
 RECENT = 50  # steps whose answers decide whether a training may end
 DISTANCES = (16, 64, 128, 256, 512, 1024)
@@ -50,15 +49,6 @@ class Runs:
         """`config`: from `configuration`; nothing is compiled before it is needed."""
         self._memory, self._folder = memory, folder
         self._trainer = Trainer(config)
-        self._evaluators: dict[int, Evaluator] = {}  # by lanes
-
-    def _evaluator(self, lanes: int) -> Evaluator:
-        if lanes not in self._evaluators:
-            config = self._trainer.shared.config.copy_and_resolve_references()
-            config.evaluate.num_lanes = lanes
-            shared = self._trainer.shared
-            self._evaluators[lanes] = Evaluator(shared.evaluation_model, shared.mesh, config)
-        return self._evaluators[lanes]
 
     def trained(self, seed: int, changes: list[list[str]], enough: float) -> Any:
         """The parameters of a seed; trains it if that has not been done, whatever was `enough` then.
@@ -97,7 +87,8 @@ class Runs:
             return
         config = self._trainer.seeded(seed).config
         config.data.task.eval_documents = documents
-        evaluator = self._evaluator(min(options.lanes or config.evaluate.num_lanes, documents))
+        lanes = min(options.lanes or config.evaluate.num_lanes, documents)
+        evaluator = self._trainer.evaluator_of(lanes)
         started = time.monotonic()
         resets = distance <= greatest_distance(config.data.task)
         row = at_value(config, evaluator, params, 'test', distance, resets=resets)

@@ -24,14 +24,13 @@ from experiments import provenance
 from experiments.options import add_seeds, make_parser, parse_with_flags, some_of, whole_numbers
 from experiments.second_reading import floors, report, rows
 from experiments.short_trainings import Trainer
-from experiments.speed.bench import state_bytes
+from experiments.speed.bench import bytes_per_lane
 from longmem_jax import files
 from longmem_jax.config import overrides
 from longmem_jax.data import load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.sets import second_reading
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.evaluator import Evaluator
 
 LENGTHS = (128, 256, 1024, 4096, 16_384, 65_536, 262_144)
 TESTED = 1 << 17  # bytes of a length, in as many documents as that takes, within these numbers
@@ -64,7 +63,6 @@ class Runs:
     def __init__(self, name: str, config: Any, folder: Path):
         """Compiles nothing before it is needed."""
         self._name, self._folder, self._trainer = name, folder, Trainer(config)
-        self._evaluators: dict[int, Evaluator] = {}  # by lanes
 
     def run(self, seed: int, lengths: list[int], flags: list[str]) -> None:
         """Adds what a seed's cell lacks."""
@@ -76,13 +74,9 @@ class Runs:
         if all(_is_over(bits, length) for length in missing):
             return
         params = self._trained(seed, flags)
-        model = self._trainer.shared.evaluation_model
-        state = jax.eval_shape(
-            lambda params: model.apply({'params': params}, 1, method='initial_state'), params
-        )
         cell |= {
             'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
-            'state_bytes': state_bytes(state),
+            'state_bytes': bytes_per_lane(self._trainer.shared.evaluation_model, params),
         }
         for length in missing:
             if _is_over(bits, length):
@@ -131,12 +125,7 @@ class Runs:
             data = tested(experiment.config, length, copies)
             corpus = load.load(data, 'test', experiment.tokenizer)
             lanes = min(documents(length), experiment.config.evaluate.num_lanes)
-            if lanes not in self._evaluators:
-                config = experiment.config.copy_and_resolve_references()
-                config.evaluate.num_lanes = lanes
-                model, mesh = experiment.evaluation_model, experiment.mesh
-                self._evaluators[lanes] = Evaluator(model, mesh, config)
-            result, _ = self._evaluators[lanes].evaluate(params, corpus, 'test')
+            result, _ = self._trainer.evaluator_of(lanes).evaluate(params, corpus, 'test')
             found[name] = result.bits_per_byte
         return found
 

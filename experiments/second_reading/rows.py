@@ -53,7 +53,6 @@ def config_of(name: str, flags: list[str]) -> Any:
     """
     chosen = row(name)
     config = second_reading.get_config(f'tiny,memory={chosen.memory}')
-    _, changes = overrides.split_arguments([*chosen.flags, *flags])
-    overrides.apply(config, changes)
+    overrides.apply(config, overrides.split_arguments([*chosen.flags, *flags])[1])
     checks.require_runnable(config, 1)
     return config

@@ -26,6 +26,7 @@ from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.devices import initial, sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
 
 if __name__ == '__main__':
@@ -59,6 +60,11 @@ def measure(call: Callable[[], Any], repeats: int, tokens: int, fill: int = 2) -
 def state_bytes(state: Any) -> int:
     """Bytes of all leaves of a state."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def bytes_per_lane(model: Any, params: Any) -> int:
+    """Bytes of what one lane carries from segment to segment; nothing is computed."""
+    return state_bytes(jax.eval_shape(lambda params: fresh_state(model, params, 1), params))
 
 
 def random_batch(config: Any, section: Any, segments: int) -> Batch:
@@ -155,7 +161,7 @@ def bench_evaluation(
 def generate_call(experiment: Experiment, params: Any) -> Callable[[], Any]:
     """A function that reads one more token in one lane per call, and returns its logits."""
     model = experiment.evaluation_model
-    state = model.apply({'params': params}, 1, method='initial_state')
+    state = fresh_state(model, params, 1)
     stream = jax.jit(lambda params, state: open_stream(model, params, state, 1))(params, state)
     step = jax.jit(
         lambda params, token, stream: read_token(model, params, token, stream), donate_argnums=2
@@ -171,9 +177,7 @@ def generate_call(experiment: Experiment, params: Any) -> Callable[[], Any]:
 
 def bench_generation(experiment: Experiment, params: Any, repeats: int) -> dict[str, Any]:
     """Times the generation of one token in one lane."""
-    model = experiment.evaluation_model
-    state = model.apply({'params': params}, 1, method='initial_state')
-    size = state_bytes(state)
+    size = bytes_per_lane(experiment.evaluation_model, params)
     began = time.perf_counter()
     call = generate_call(experiment, params)
     jax.block_until_ready(call())

@@ -25,7 +25,7 @@ from experiments import provenance
 from experiments.leaderboard.speed import train_call
 from experiments.markdown import table
 from experiments.options import make_parser
-from experiments.short_trainings import ONE_DEVICE
+from experiments.short_trainings import ONE_DEVICE, on_one_device
 from experiments.speed import host, ours
 from experiments.speed.bench import random_batch
 from experiments.speed.cases import CASES, FULL, TOY
@@ -92,7 +92,7 @@ def config_of(memory: str, toy: bool) -> Any:
 
 def new_model(config: Any) -> tuple[Experiment, Any]:
     """A model on one device, and new parameters."""
-    experiment = Experiment(config, None, sharding.make_mesh(ONE_DEVICE, jax.devices()[:1]))
+    experiment = on_one_device(config)
     return experiment, initial.arrays(experiment.make_state).params
 
 
