@@ -8,6 +8,7 @@ mostly keeps its content, below a tenth it is filled with tokens, in between it 
 kinds). The norm of a slot's learned vector shows how fast it drifts back when nothing is written.
 """
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,18 +71,16 @@ def writes(
         return model.apply({'params': params}, Segment(tokens, valid, start), state, method=read)
 
     state = fresh_state(model, params, config.num_lanes)
-    age, num_segments = np.zeros((config.num_lanes,), np.int64), 0
+    age = np.zeros((config.num_lanes,), np.int64)
     written = np.zeros((config.num_lanes, config.segment_length), np.int32)
-    for batch, _ in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
+    batches = in_order(experiment.corpus(split), config.num_lanes, config.segment_length)
+    for batch, _ in itertools.islice(batches, config.max_test_segments or None):
         tokens, valid, start = (array[0] for array in (batch.tokens, batch.valid, batch.start))
         kept, state = step(state, *(jnp.asarray(array) for array in (tokens, valid, start)))
         age = np.where(start, 0, age + 1)
         there = valid.any(axis=1)
         yield np.asarray(kept), written, np.where(there, age, 0)
         written = np.where(there[:, None], tokens, written)
-        num_segments += 1
-        if config.max_test_segments and num_segments >= config.max_test_segments:
-            break
 
 
 def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -106,12 +105,11 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
 
 
 def kinds_of(shares: np.ndarray) -> dict[str, np.ndarray]:
-    """Which slots are of each kind, bool [slots], by their mean share; `shares` is [writes, slots]."""
-    mean = shares.mean(axis=0)
+    """Which shares of a weight are of each kind, bool of the same shape."""
     return {
-        'mostly themselves': mean >= KEEPS,
-        'mixed': (mean < KEEPS) & (mean >= FOLLOWS),
-        'tokens': mean < FOLLOWS,
+        'mostly themselves': shares >= KEEPS,
+        'mixed': (shares < KEEPS) & (shares >= FOLLOWS),
+        'tokens': shares < FOLLOWS,
     }
 
 
@@ -157,15 +155,14 @@ def slot_kinds(experiment: Experiment, split: str, output: Path) -> list[dict[st
             'share': float(mask.mean()),
             'vector': float(norms[mask].mean()) if mask.any() else float('nan'),
         }
-        for name, mask in kinds_of(shares).items()
+        for name, mask in kinds_of(shares.mean(axis=0)).items()
     ]
 
 
 def _main(experiment: Experiment) -> None:
     for row in slot_kinds(experiment, _SPLIT.value, Path(_OUTPUT.value)):
-        vector = (
-            f', vector {row["vector"]:.2f}' if row['share'] else ''
-        )  # there is none of no slots
+        # No slots have no vector.
+        vector = f', vector {row["vector"]:.2f}' if row['share'] else ''
         print(f'{row["slots"]}: {row["share"]:.1%} of the slots{vector}')
     print(_OUTPUT.value)
 

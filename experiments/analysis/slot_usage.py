@@ -7,6 +7,7 @@ For every memory layer: percentage used, divergence from uniform use by weights 
 many slots carry 50, 90 and 99 % of the weight, over a split (`config.evaluate.max_test_segments`).
 """
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,11 @@ def accumulate(experiment: Experiment, split: str) -> dict[int, tuple[np.ndarray
         return memory, captured
 
     memory, totals = fresh_state(model, params, config.num_lanes), None
-    num_segments = 0
-    for batch, _ in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
+    batches = in_order(experiment.corpus(split), config.num_lanes, config.segment_length)
+    for batch, _ in itertools.islice(batches, config.max_test_segments or None):
         arrays = (jnp.asarray(array[0]) for array in (batch.tokens, batch.valid, batch.start))
         memory, usage = step(memory, *arrays)
         totals = usage if totals is None else jax.tree.map(jnp.add, totals, usage)
-        num_segments += 1
-        if config.max_test_segments and num_segments >= config.max_test_segments:
-            break
     return {
         layer: tuple(np.asarray(array) for array in usage)
         for layer, usage in zip(layers, totals, strict=True)
