@@ -151,17 +151,13 @@ def evaluated(
 ) -> dict[str, Any]:
     """Scores of a finished run with `override` ('FIELD=VALUE') of `config.evaluate`, also saved."""
     path = folder / f'{override}.json'
-    if path.exists():
-        return json.loads(path.read_text())
-    partial = folder / 'evaluation.json'
-    command = [
-        sys.executable, '-m', 'experiments.evaluation', f'--config={config}:{variants}',
-        f'--workdir={folder}', f'--output={partial}', *seed_flags(seed), *flags,
-        f'--config.{override}',
-    ]  # fmt: skip
-    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-        raise SystemExit(f'failed: {" ".join(command)}')
-    partial.rename(path)
+    if not path.exists():
+        partial = folder / 'evaluation.json'
+        given = run_arguments(config, variants, flags, seed, folder)
+        floors.run(
+            'experiments.evaluation', [f'--output={partial}', *given, f'--config.{override}']
+        )
+        partial.rename(path)
     return json.loads(path.read_text())
 
 
@@ -175,12 +171,8 @@ def generation(
         speeds = json.loads(path.read_text())['tokens_per_s']
         if list(speeds) == lengths:
             return speeds
-    command = [
-        sys.executable, '-m', 'experiments.generation', f'--config={config}:{variants}',
-        f'--workdir={folder}', f'--contexts={",".join(lengths)}', f'--output={path}', *flags,
-    ]  # fmt: skip
-    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-        raise SystemExit(f'failed: {" ".join(command)}')
+    given = [f'--config={config}:{variants}', f'--workdir={folder}', f'--output={path}']
+    floors.run('experiments.generation', [*given, f'--contexts={",".join(lengths)}', *flags])
     return json.loads(path.read_text())['tokens_per_s']
 
 
@@ -332,7 +324,7 @@ def main() -> None:
         for value, seeds in by_value.items()
     }
     print(table(rows))
-    trained = options.sweep.field and not options.sweep.field.startswith('evaluate.')
+    trained = options.sweep.field and not options.sweep.of_evaluation
     for label, by_value in results.items() if trained else ():
         if said := best_value(by_value):
             print(options.sweep.label(label, said))

@@ -12,17 +12,20 @@ PERCENT = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
 HEADINGS = PERCENT | {'bits_per_byte': 'bits/byte', 'perplexity': 'perplexity'}
 
 
+def run(module: str, given: list[str]) -> None:
+    """Runs `python -m MODULE` without its output; ends the program if that fails."""
+    command = [sys.executable, '-m', module, *given]
+    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit(f'failed: {" ".join(command)}')
+
+
 def measure(config: str, variants: str, flags: list[str], folder: Path) -> dict[str, Any]:
     """The `floors.json` of a configuration; what is there is not measured again."""
     path = folder / 'floors.json'
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable, '-m', 'longmem_jax.main', f'--config={config}:{variants}',
-            f'--workdir={folder}', '--mode=floors', *flags,
-        ]  # fmt: skip
-        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-            raise SystemExit(f'failed: {" ".join(command)}')
+        given = [f'--config={config}:{variants}', f'--workdir={folder}', '--mode=floors', *flags]
+        run('longmem_jax.main', given)
     return json.loads(path.read_text())
 
 
