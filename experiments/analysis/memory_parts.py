@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import provenance
+from experiments import markdown, provenance
 from longmem_jax.commands import entry
 from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.errors import UsageError
@@ -182,11 +182,11 @@ def table(rows: dict[str, tuple[Result, dict[str, float]]]) -> str:
     first = rows[KEPT][0]
     name = 'exact match' if first.answers else 'bits/byte' if first.num_bytes else 'nats/token'
     field = {'exact match': 'exact_match', 'bits/byte': 'bits_per_byte', 'nats/token': 'loss'}[name]
-    lines = [f'| | {name} | difference |', '|---|---|---|']
+    lines = []
     for label, (result, _) in rows.items():
         value = getattr(result, field)
-        lines.append(f'| {label} | {value:.4f} | {value - getattr(first, field):+.4f} |')
-    return '\n'.join(lines)
+        lines.append([label, f'{value:.4f}', f'{value - getattr(first, field):+.4f}'])
+    return markdown.table(['', name, 'difference'], lines)
 
 
 def _main(experiment: Experiment) -> None:

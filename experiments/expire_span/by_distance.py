@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from experiments import markdown
 from experiments.options import define_seeds
 from experiments.trainings import seeded
 from longmem_jax.commands import entry
@@ -114,9 +115,8 @@ def table(bounds: list[int], seeds: list[list[tuple[float, int]]]) -> str:
     heads = ['distance', *(f'{least} {end}' for least, end in zip(bounds, ends, strict=True))]
     columns = [[score for score, _ in found] for found in zip(*seeds, strict=True)]
     cells = [f'{statistics.mean(c):.1f} ({min(c):.1f} - {max(c):.1f})' for c in columns]
-    rows = [heads, ['exact match, %', *cells], ['answers', *(f'{n:,}' for _, n in seeds[0])]]
-    lines = [f'| {" | ".join(row)} |' for row in rows]
-    return '\n'.join([lines[0], f'|{"---|" * len(heads)}', *lines[1:]])
+    rows = [['exact match, %', *cells], ['answers', *(f'{n:,}' for _, n in seeds[0])]]
+    return markdown.table(heads, rows)
 
 
 def _main(experiment: Experiment) -> None:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import matplotlib.figure
 import numpy as np
 
-from experiments import provenance
+from experiments import markdown, provenance
 from experiments.options import add_seeds, make_parser
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.reporting import figures
@@ -91,10 +91,7 @@ def numbers(rows: list[tuple[str, float, float]], tau: float, seeds: list[int]) 
 
 def table(rows: list[tuple[str, float, float]], tau: float, seeds: list[int]) -> str:
     """A Markdown table; rows of (kind, share, width), random kinds as mean (minimum - maximum)."""
-    lines = [
-        f'| sampling | attention on it  | {" | ".join(f"{n} later" for n in WRITES)} |',
-        f'|{"---|" * (len(WRITES) + 2)}',
-    ]
+    lines = []
     for kind, share, width in rows:
         drawn = seeds if kind.startswith('sampled') else [0]
         values = np.asarray([left(kind, share, width, tau, seed) for seed in drawn])
@@ -103,8 +100,9 @@ def table(rows: list[tuple[str, float, float]], tau: float, seeds: list[int]) ->
             + (f' ({column.min():.2f} - {column.max():.2f})' if len(drawn) > 1 else '')
             for column in values.T
         ]
-        lines.append(f'| `{kind}` | {label(kind, share, width)} | {" | ".join(cells)} |')
-    return '\n'.join(lines)
+        lines.append([f'`{kind}`', label(kind, share, width), *cells])
+    heads = ['sampling', 'attention on it', *(f'{number} later' for number in WRITES)]
+    return markdown.table(heads, lines)
 
 
 def draw(

@@ -8,8 +8,7 @@ the largest gradient of its parameter.
 """
 
 import argparse
-import statistics
-import time
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from configs import memformer_wikitext103
 from experiments import provenance
+from experiments.speed.bench import measure
 from longmem_jax.data.lanes import Batch
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.models.kinds import make_model
@@ -75,14 +75,11 @@ def main() -> None:
             gradient = jax.jit(jax.grad(lambda p, b, remat=remat: loss(p, b, remat)))
             compiled = gradient.lower(params, batch).compile()
             gradients.append(jax.block_until_ready(compiled(params, batch)))
-            times = []
-            for _ in range(REPEATS):
-                start = time.perf_counter()
-                jax.block_until_ready(compiled(params, batch))
-                times.append(1000 * (time.perf_counter() - start))
+            call = functools.partial(compiled, params, batch)
+            times = measure(call, REPEATS, tokens=1, fill=0)
             size = compiled.memory_analysis().temp_size_in_bytes / 1e6
             found.setdefault(str(segments), {})['replay' if remat else 'plain'] = size
-            cells += [f'{size:,.1f}', f'{statistics.median(times):,.0f}']
+            cells += [f'{size:,.1f}', f'{times["ms_median"]:,.0f}']
         worst = max(
             float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
             for a, b in zip(*map(jax.tree.leaves, gradients), strict=True)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from experiments.speed.bench import measure
 from longmem_jax.attention.attend import attend
 from longmem_jax.attention.rules import Rules
 from longmem_jax.author.chunks import read_tokens
@@ -29,13 +30,8 @@ REPEATS = 9
 def timed(function: Callable[..., Any], *arguments: Any) -> str:
     """Median (minimum) milliseconds of a compiled function."""
     compiled = jax.jit(function).lower(*arguments).compile()
-    jax.block_until_ready(compiled(*arguments))
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(*arguments))
-        times.append(1000 * (time.perf_counter() - start))
-    return f'{statistics.median(times):.1f} ({min(times):.1f})'
+    times = measure(lambda: compiled(*arguments), REPEATS, tokens=1, fill=1)
+    return f'{times["ms_median"]:.1f} ({times["ms_min"]:.1f})'
 
 
 def linear_attention() -> None:
