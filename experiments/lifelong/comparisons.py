@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from longmem_jax.lifelong.figures import shares as draw
 from longmem_jax.reporting import figures
 
 if typing.TYPE_CHECKING:
@@ -94,10 +93,3 @@ def first_and_last(scores: Mapping[str, np.ndarray], names: Sequence[str]) -> 'F
     lines, methods = panels[0].get_legend_handles_labels()
     figure.legend(lines, methods, fontsize=8, loc='outside right upper')
     return figure
-
-
-def neighbours(shares: np.ndarray, names: Sequence[str]) -> 'Figure':
-    """From which task (columns) the neighbours of each task's test rows (rows) come, see
-    `origins`.
-    """
-    return draw(np.asarray(shares, np.float64), names, names, ('test rows of', 'neighbours from'))

@@ -18,6 +18,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.lifelong import episodic, steps
 from longmem_jax.lifelong.build import Built
 from longmem_jax.lifelong.commands import learned
+from longmem_jax.lifelong.figures import shares as draw
 from longmem_jax.lifelong.learner import LearnerState
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.progress import Progress
@@ -63,7 +64,8 @@ def _main(experiment: Experiment) -> None:
     numbers, there, tasks, answers = found_for(built, state)
     names = built.stream.names
     shares = comparisons.origins(numbers, there, tasks, built.stream.tasks, len(names))
-    figures.save(comparisons.neighbours(shares, names), _OUTPUT.value)
+    figure = draw(shares, names, names, ('test rows of', 'neighbours from'))
+    figures.save(figure, _OUTPUT.value)
     given = np.asarray(built.stream.rows.answer)[numbers]
     same = (given == answers[:, None])[there].mean()
     for name, share in zip(names, np.diagonal(shares), strict=True):

@@ -76,7 +76,7 @@ def test_figures(made_figures):
     names = ('a', 'b', 'c')
     figures.matrix(MATRIX, names, BEFORE)
     comparisons.first_and_last({'replay': MATRIX, 'none': MATRIX * 0.5}, names)
-    comparisons.neighbours(np.eye(3), names)
+    figures.shares(np.eye(3), names, names, ('test rows of', 'neighbours from'))
     whole, lines, shares = made_figures
     for figure in made_figures:
         figure.canvas.draw()
