@@ -46,8 +46,7 @@ def draw_scores(
     values = list(dict.fromkeys(value for by_value in runs.values() for value in by_value))
     numeric = all(_is_number(value) for value in values)
     places = {value: float(value) if numeric else float(i) for i, value in enumerate(values)}
-    figure = figures.figure(7, 4.5)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(7, 4.5)
     for index, (label, by_value) in enumerate(runs.items()):
         both = [points(seeds, name) for seeds in by_value.values()]
         if not by_size:

@@ -86,8 +86,7 @@ def slot_usage_of(experiment: Experiment, split: str, output: Path) -> list[dict
             'gini': slot_statistics.gini(weights),
         }
         rows.append(row | {f'top{p}': slot_statistics.top(weights, p / 100) for p in (50, 90, 99)})
-    figure = figures.figure(7, 3.6)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(7, 3.6)
     for layer, (weights, _) in totals.items():
         falling = np.sort(slot_statistics.shares(weights))[::-1]
         axes.plot(np.arange(1, len(falling) + 1), np.cumsum(falling), label=f'layer {layer}')

@@ -44,8 +44,7 @@ def table(found: dict[str, list[list[float]]], every: int) -> str:
 
 def draw(found: dict[str, list[list[float]]], every: int) -> matplotlib.figure.Figure:
     """The same as lines: means over seeds, and their ranges."""
-    figure = figures.figure(8, 4)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(8, 4)
     for label, seeds in found.items():
         values, places = np.asarray(seeds), every * (np.arange(len(seeds[0])) + 0.5)
         (line,) = axes.plot(places, values.mean(axis=0), marker='.', label=label)

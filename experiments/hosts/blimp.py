@@ -192,8 +192,7 @@ def draw(lines: dict[str, list[tuple[int, float]]], what: str, path: Path) -> No
 
     `what` is the label of the axis.
     """
-    figure = figures.figure(7, 4)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(7, 4)
     for label, rows in lines.items():
         axes.plot([step for step, _ in rows], [100 * s for _, s in rows], marker='o', label=label)
     axes.axhline(50, color='gray', linestyle=':', label='chance')

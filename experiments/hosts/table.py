@@ -82,8 +82,7 @@ def draw(output: Path) -> None:
     """Gain over `local` by position, and right answers by distance."""
     found = collect(output, 'books', 'positions.json')
     if LOCAL in found and len(found) > 1:
-        figure = figures.figure(7, 4)
-        axes = figure.subplots()
+        figure, axes = figures.one_panel(7, 4)
         base = _means(found.pop(LOCAL), lambda seed: [bits for _, bits in seed['after']['parts']])
         for memory, seeds in found.items():
             ends = [SEGMENT * end for end, _ in seeds[0]['after']['parts']]
@@ -98,8 +97,7 @@ def draw(output: Path) -> None:
         figures.save(figure, output / 'positions.png')
     found = collect(output, 'passkey', 'recall.json')
     if found:
-        figure = figures.figure(7, 4)
-        axes = figure.subplots()
+        figure, axes = figures.one_panel(7, 4)
         for memory, seeds in found.items():
             distances = [row['distance'] for row in seeds[0]]
             shares = _means(seeds, lambda seed: [100 * row['kept'] for row in seed])

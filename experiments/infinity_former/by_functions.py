@@ -114,8 +114,7 @@ def table(found: dict[str, list[dict]]) -> str:
 
 def draw(found: dict[str, list[dict]], path: Path) -> matplotlib.figure.Figure:
     """Draws accuracy (left axis) and error of the fit (right); bars from minimum to maximum."""
-    figure = figures.figure(7, 4.5)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(7, 4.5)
     right = axes.twinx()
     curves = [(axes, 'test', 100, 'tokens of the answer right')]
     curves += [(right, name, 1, f'error of the fit, {name}') for name in ERRORS]

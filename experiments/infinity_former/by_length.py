@@ -99,8 +99,7 @@ def draw(
     found: dict[str, dict[int, list[dict]]], by_rule: dict[str, dict[int, float]], path: Path
 ) -> matplotlib.figure.Figure:
     """Draws accuracy by length: memories with bars from minimum to maximum, rules dashed."""
-    figure = figures.figure(8, 4.5)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(8, 4.5)
     for index, (memory, by_length) in enumerate(found.items()):
         means, below, above = [], [], []
         for seeds in by_length.values():

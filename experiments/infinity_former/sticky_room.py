@@ -109,8 +109,7 @@ def draw(
     rows: list[tuple[str, float, float]], tau: float, seeds: list[int], path: Path
 ) -> matplotlib.figure.Figure:
     """Draws the means of `table` by the number of writes."""
-    figure = figures.figure(8, 4)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(8, 4)
     styles = {'none': '-', 'quantile': '-', 'sampled': '--', 'sampled_inside': ':'}
     shares = sorted({share for kind, share, _ in rows if kind != 'none'})
     for kind, share, width in rows:

@@ -99,8 +99,7 @@ def table(found: dict[tuple[str, float], list[dict]]) -> str:
 
 def draw(found: dict[tuple[str, float], list[dict]], ends: floors.Floors, path: Path) -> None:
     """Reward against the steps held: every seed a point, means of the seeds joined."""
-    figure = figures.figure(7, 4.5)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(7, 4.5)
     for color, marker, kind in (('C0', 's', FIXED), ('C2', 'D', ALONE), ('C1', 'o', LEARNED)):
         means = []
         for (of, value), seeds in found.items():

@@ -91,8 +91,7 @@ def _rules(found: Found) -> dict[str, Any]:
 
 def draw(found: Found, path: Path) -> None:
     """Bits per byte saved against the length of a copy, a line per memory."""
-    figure = figures.figure(8.4, 4.6)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(8.4, 4.6)
     colours = [*(f'C{number}' for number in range(10)), 'black']
     for place, name in enumerate(_order(found)):
         by_length = saved(found[name])

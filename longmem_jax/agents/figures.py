@@ -19,8 +19,7 @@ def learning_curve(metrics: Path) -> 'Figure':
     seen = {
         line['step']: line['environment_steps_seen'] for line in lines if line['group'] == 'train'
     }
-    figure = figures.figure(7, 4.2)
-    axes = figure.subplots()
+    figure, axes = figures.one_panel(7, 4.2)
     styles: dict[str, dict[str, Any]] = {
         'train': dict(label='training', linewidth=1.0),
         'validation': dict(label='new episodes', marker='o', markersize=4),

@@ -21,6 +21,12 @@ def figure(width: float, height: float) -> 'Figure':
     return empty
 
 
+def one_panel(width: float, height: float) -> 'tuple[Figure, Axes]':
+    """An empty figure of this size with one panel."""
+    empty = figure(width, height)
+    return empty, empty.subplots()
+
+
 def label(axes: 'Axes', x: str, y: str, *, legend: bool = False) -> None:
     """Names both axes and draws a light grid; `legend`: also the names of what was drawn."""
     axes.set(xlabel=x, ylabel=y)
