@@ -27,6 +27,7 @@ if __name__ == '__main__':
     _PAIRS = flags.DEFINE_list('pairs', ['4', '16', '64', '256', '1024'], 'Numbers of pairs.')
     _SEGMENT = flags.DEFINE_integer('segment', 16, 'Pairs written at once.', lower_bound=1)
 
+LANES = 16  # memories to average over
 # name -> (rule, features, normalizer)
 KINDS = {
     'linear, elu': ('linear', 'elu', 'sum'),
@@ -37,24 +38,20 @@ KINDS = {
 }
 
 
-def recall(
-    kind: str, head_dim: int, pairs: int, segment: int, seed: int = 0, lanes: int = 16
-) -> tuple[float, float]:
+def recall(kind: str, head_dim: int, pairs: int, segment: int) -> tuple[float, float]:
     """Share of right reads, and mean cosine between what is read and the right value.
 
     Args:
       kind: one of `KINDS`.
       head_dim, pairs, segment: sizes; the last segment may be shorter.
-      seed: of keys and values.
-      lanes: number of memories to average over.
     """
     rule, features, normalizer = KINDS[kind]
     options = (normalizer, 'clamp', 1e-6)
-    random = np.random.default_rng([seed, head_dim, pairs])
-    shape = (lanes, 1, pairs, head_dim)
+    random = np.random.default_rng([0, head_dim, pairs])
+    shape = (LANES, 1, pairs, head_dim)
     keys, values = (random.normal(size=shape).astype(np.float32) for _ in range(2))
     mapped = associative.FEATURES[features][0](keys)
-    memory = associative.empty(lanes, 1, head_dim, head_dim)
+    memory = associative.empty(LANES, 1, head_dim, head_dim)
     write = jax.jit(associative.write, static_argnums=(3, 4, 5, 6))
     for start in range(0, pairs, segment):
         entries = slice(start, start + segment)

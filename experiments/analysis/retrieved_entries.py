@@ -159,20 +159,17 @@ def read_text(
     return Retrieved(*(np.concatenate(parts) for parts in (all_logs, all_earlier, all_weights)))
 
 
-def reads_of(
-    earlier: np.ndarray, weights: np.ndarray, count: int = SHOWN
-) -> list[tuple[int, float]]:
-    """Tokens whose entries were read, with their weights summed, the largest first.
+def reads_of(earlier: np.ndarray, weights: np.ndarray) -> list[tuple[int, float]]:
+    """At most `SHOWN` tokens whose entries were read, with their weights summed, the largest first.
 
     Args:
       earlier: int [n], numbers of tokens; below 0 = none.
       weights: float [n].
-      count: how many to return, at most.
     """
     tokens, index = np.unique(earlier, return_inverse=True)
     total = np.bincount(index, weights=weights)
     order = [i for i in np.argsort(-total, kind='stable') if tokens[i] >= 0 and total[i] > 0]
-    return [(int(tokens[i]), float(total[i])) for i in order[:count]]
+    return [(int(tokens[i]), float(total[i])) for i in order[:SHOWN]]
 
 
 def gained(

@@ -20,6 +20,7 @@ from longmem_jax.segment import Segment, read_segments, select_lanes
 FAR = (32, 64, 128, 256)  # tokens since the word was last read: borders of the bins
 KINDS = ('number', 'gender')  # of pairs of sentences
 SENTENCE = 32  # room for one, in tokens
+LANES = 25
 
 
 class Texts(NamedTuple):
@@ -110,22 +111,20 @@ def _read(
     return read_segments(read, fresh, rows, jax.random.key(0))[1]
 
 
-def losses(
-    model: LanguageModel, params: Any, texts: Texts, begin: int, reset: bool, lanes: int = 25
-) -> Losses:
-    """Reads texts in segments of the model, or one shorter one, `lanes` texts at a time.
+def losses(model: LanguageModel, params: Any, texts: Texts, begin: int, reset: bool) -> Losses:
+    """Reads texts in segments of the model, or one shorter one, `LANES` texts at a time.
 
-    `lanes` must divide them. `reset`: the memory is empty before every segment.
+    `LANES` must divide them. `reset`: the memory is empty before every segment.
     """
     length, parts = min(model.segment_length, texts.tokens.shape[1]), []
     inputs = np.concatenate([np.full_like(texts.tokens[:, :1], begin), texts.tokens[:, :-1]], 1)
-    for first in range(0, len(inputs), lanes):
+    for first in range(0, len(inputs), LANES):
         rows = tuple(
-            each[first : first + lanes].reshape(lanes, -1, length).swapaxes(0, 1)
+            each[first : first + LANES].reshape(LANES, -1, length).swapaxes(0, 1)
             for each in (inputs, texts.tokens, texts.others, texts.valid)
         )
         found = _read(model, params, rows, reset)
-        parts.append([np.asarray(each).swapaxes(0, 1).reshape(lanes, -1) for each in found])
+        parts.append([np.asarray(each).swapaxes(0, 1).reshape(LANES, -1) for each in found])
     return Losses(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

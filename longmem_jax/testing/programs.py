@@ -47,9 +47,9 @@ class Reading(NamedTuple):
     gradient: Any
 
 
-def segments_of(number: int = SEGMENTS, rows: int = ROWS) -> Segment:
+def segments_of(number: int = SEGMENTS) -> Segment:
     """Full segments of random tokens as numpy arrays; documents start in the first."""
-    return jax.device_get(toys.random_segments(segments=number, batch=rows))
+    return jax.device_get(toys.random_segments(number, ROWS))
 
 
 def rounding(entry: Any) -> float:

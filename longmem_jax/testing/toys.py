@@ -117,15 +117,9 @@ def moved(name: str, layers: int = 1) -> tuple[Any, Any]:
     return model, jax.tree_util.tree_map_with_path(move, params)
 
 
-def random_segments(
-    seed: int = 0, segments: int = SEGMENTS, batch: int = BATCH, length: int = LENGTH
-) -> Segment:
-    """Full segments of random tokens [segments, batch, length]; documents start in the first."""
-    tokens = np.random.default_rng(seed).integers(0, VOCAB, (segments, batch, length))
+def random_segments(segments: int = SEGMENTS, batch: int = BATCH) -> Segment:
+    """Full segments of random tokens [segments, batch, LENGTH]; documents start in the first."""
+    tokens = np.random.default_rng(0).integers(0, VOCAB, (segments, batch, LENGTH))
     start = np.zeros((segments, batch), bool)
     start[0] = True
-    return Segment(
-        jnp.asarray(tokens, jnp.int32),
-        jnp.ones((segments, batch, length), bool),
-        jnp.asarray(start),
-    )
+    return Segment(jnp.asarray(tokens, jnp.int32), jnp.ones(tokens.shape, bool), jnp.asarray(start))
