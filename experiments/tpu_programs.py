@@ -347,7 +347,6 @@ def main() -> None:
     parser.add_argument('--topology', default='', help='default: that of each row')
     parser.add_argument('--all_layers', action='store_true')
     parser.add_argument('--record', action='store_true')
-    parser.add_argument('--table', type=Path, default=TABLE, help=f'default: {TABLE.name}')
     parser.add_argument('--recorded', action='store_true')
     parser.add_argument(
         '--write_page', action='store_true', help=f'only: the tables of {PAGE.name}'
@@ -358,7 +357,7 @@ def main() -> None:
         write_page()
         return
     if options.recorded:
-        table = read_table(options.table)
+        table = read_table(TABLE)
         print(shown(table))
         if missing := not_recorded(table):
             print(f'Not recorded: {"; ".join(missing)}.')
@@ -375,7 +374,7 @@ def main() -> None:
         all_layers |= options.all_layers
         label = label_of(name, topology, all_layers)
         needs = measure(name, topology, all_layers, options.program)
-        recorded = read_table(options.table)
+        recorded = read_table(TABLE)
         before = recorded.get(label)
         wrong += [f'{label}: {problem}' for problem in check(needs, before)]
         compared = {f'recorded: {label}': before} if before else {}
@@ -383,13 +382,10 @@ def main() -> None:
         if not before and not options.record:
             print(f'{label}: nothing to compare with; add --record to write it down.', flush=True)
         if options.record:
-            kept = provenance.saved(options.table) or {}
+            kept = provenance.saved(TABLE) or {}
             run = provenance.of_run([], device=f'compiled for {topology}')
-            files.write_json(
-                options.table, kept | {label: {'run': run, **dataclasses.asdict(needs)}}
-            )
-            if options.table == TABLE:
-                write_page()
+            files.write_json(TABLE, kept | {label: {'run': run, **dataclasses.asdict(needs)}})
+            write_page()
     if wrong:
         sys.exit('\n'.join(wrong))
 
