@@ -104,11 +104,11 @@ def test_floors_take_the_flags_of_data_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, 'floors', lambda column, config, size: str(config.data.task.sizes))
     flags = ['--config.model.delta.gate=none', '--config.data.task.sizes=((32,3),)']
     options = command.parse([f'--output={tmp_path}', '--rows=delta_net', '--', *flags])
-    command._floors(options, columns.COLUMNS['mqar'], 'tiny')
+    command._floors(options, columns.COLUMNS['mqar'])
     assert cells.finished(tmp_path, 'mqar', cells.FLOORS, 0)['scores'] == '((32, 3),)'
     options = command.parse([f'--output={tmp_path}', '--rows=delta_net'])
     with pytest.raises(UsageError, match='floors, mqar: was run with .--config.data'):
-        command._floors(options, columns.COLUMNS['mqar'], 'tiny')
+        command._floors(options, columns.COLUMNS['mqar'])
 
 
 def test_published_cells_are_taken(tmp_path, ran):

@@ -16,6 +16,7 @@ import argparse
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -39,6 +40,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument('--novels', default='')
     parser.add_argument('--full', action='store_true', help='the large backbone, for accelerators')
     options = parse_with_flags(parser, given)
+    options.size = '' if options.full else 'tiny'
     if not options.minutes >= 0:
         parser.error(f'--minutes={options.minutes}: must be 0 or more')
     try:
@@ -81,13 +83,13 @@ def run(options: argparse.Namespace) -> int:
 
     After a failed cell its row continues with the next one; the next call tries the failed one again.
     """
-    size, baseline, failed = '' if options.full else 'tiny', None, 0
+    baseline, failed = None, 0
     for column in map(columns.COLUMNS.__getitem__, options.columns):
         if column.name == 'novels' and not options.novels:
             print('novels: not run: no --novels=FOLDER', flush=True)
             continue
         if column.name != 'speed':
-            _floors(options, column, size)
+            _floors(options, column)
         for name in options.rows:
             label = f'{column.name}, {name}'
             seeds = missing(options, column.name, name)
@@ -98,17 +100,16 @@ def run(options: argparse.Namespace) -> int:
                 print(f'{label}: not run: {reason}', flush=True)
                 continue
             try:
-                row = rows.row(name, size, column.task)
-                config = measure.config_of(
-                    row, column, size, options.flags, options.novels, options.output / column.name
-                )
+                row, config = _prepared(options, column, name, options.flags)
                 if column.name == 'speed':
-                    baseline = baseline or _baseline(options, column, size)
+                    if baseline is None:  # compiled once for all rows
+                        _, of_baseline = _prepared(options, column, rows.BASELINE, options.flags)
+                        baseline, _ = speed.calls_of(of_baseline)
                     found = [(SEED, speed_cell(row, config, baseline))]
                 else:
                     folder = cells.path(options.output, column.name, name, 0).parent
                     found = measure.scores(
-                        row, column, config, size, seeds, folder, settings(options)
+                        row, column, config, options.size, seeds, folder, settings(options)
                     )
                 for seed, cell in found:
                     if settings(options):
@@ -142,7 +143,7 @@ def used(output: Path, row: str) -> float:
     return sum(cell['seconds'] for several in by_column for cell in several.values())
 
 
-def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[str, object]:
+def speed_cell(row: rows.Row, config: object, baseline: speed.Calls) -> dict[str, object]:
     """The cell with the times of a row."""
     began = speed.time.monotonic()
     times, size = speed.speed(config, baseline)
@@ -156,16 +157,15 @@ def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[
     }
 
 
-def _baseline(options: argparse.Namespace, column: columns.Column, size: str) -> speed.Baseline:
-    row = rows.row(rows.BASELINE, size, column.task)
-    return speed.Baseline(
-        measure.config_of(
-            row, column, size, options.flags, options.novels, options.output / column.name
-        )
-    )
+def _prepared(
+    options: argparse.Namespace, column: columns.Column, name: str, flags: list[str]
+) -> tuple[rows.Row, Any]:
+    """A row, and the configuration of its cells."""
+    row, folder = rows.row(name, options.size, column.task), options.output / column.name
+    return row, measure.config_of(row, column, options.size, flags, options.novels, folder)
 
 
-def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> None:
+def _floors(options: argparse.Namespace, column: columns.Column) -> None:
     """Scores rules without a learned memory, once for all rows; of the flags those of data count."""
     _, changes = overrides.split_arguments(options.flags)
     flags = [f'--config.{path}={text}' for path, text in changes if path.startswith('data.')]
@@ -175,11 +175,8 @@ def _floors(options: argparse.Namespace, column: columns.Column, size: str) -> N
         where = f'{options.output}: floors, {column.name}'
         provenance.require_same(where, there.get('given', []), given)
         return
-    row = rows.row(rows.BASELINE, size, column.task)
-    config = measure.config_of(
-        row, column, size, flags, options.novels, options.output / column.name
-    )
-    found = measure.floors(column, config, size)
+    _, config = _prepared(options, column, rows.BASELINE, flags)
+    found = measure.floors(column, config, options.size)
     cell = {'scores': found} | ({'given': given} if given else {})
     cells.save(options.output, column.name, cells.FLOORS, SEED, cell)
 

@@ -64,15 +64,10 @@ def train_call(experiment: Experiment) -> Callable[[], Any]:
     return call
 
 
-class Baseline:
-    """The calls of the baseline, compiled once for all rows."""
-
-    def __init__(self, config: Any):
-        """Compiles them."""
-        self.calls = calls_of(config)[0]
+Calls = dict[str, Callable[[], Any]]
 
 
-def calls_of(config: Any) -> tuple[dict[str, Callable[[], Any]], int]:
+def calls_of(config: Any) -> tuple[Calls, int]:
     """Calls that train a step and generate a token, and the bytes of the state per lane.
 
     Raises:
@@ -87,13 +82,13 @@ def calls_of(config: Any) -> tuple[dict[str, Callable[[], Any]], int]:
     return {'train': train, 'generate': generate}, size
 
 
-def speed(config: Any, baseline: Baseline) -> tuple[dict[str, Any], int]:
-    """Times of a row beside those of the baseline, and the bytes of its state per lane."""
+def speed(config: Any, baseline: Calls) -> tuple[dict[str, Any], int]:
+    """Times of a row beside those of the baseline's calls, and the bytes of its state per lane."""
     calls, size = calls_of(config)
     train = config.train
     tokens = train.num_lanes * train.segment_length * train.segments_per_step
     found = {}
     for what, (count, repeats) in {'train': (tokens, TRAIN_CALLS), 'generate': (1, TOKENS)}.items():
-        pair = {'row': calls[what], 'baseline': baseline.calls[what]}
+        pair = {'row': calls[what], 'baseline': baseline[what]}
         found[what] = in_turns(pair, count, repeats)
     return found, size
