@@ -23,6 +23,7 @@ from longmem_jax.views import NOWHERE, Held, Read, View
 AGES = 32  # bins of ages: 1, 2-3, 4-7, 8-15, ...
 FROM_MEMORY, FROM_SEGMENT = 8, 4  # reads kept per token, layer and head
 SHARES = ('memory', 'segment', 'no token')
+OF_READS = ('places', 'weights', 'spans', 'shares', 'slots', 'slot_weights')
 
 
 @dataclasses.dataclass
@@ -129,7 +130,7 @@ def read_text(
             if 'places' in part:
                 places = part['places']
                 part['places'] = np.where(places == NOWHERE, NOWHERE, places + start - offset)
-            for name in ('places', 'weights', 'spans', 'shares', 'slots', 'slot_weights'):
+            for name in OF_READS:
                 if name in part:
                     part[name] = part[name][first:size]
         parts.append(said)
@@ -181,7 +182,7 @@ def _joined(parts: list[dict[str, Any]], of_text: Callable[..., np.ndarray]) -> 
         layer.mean_age[name] = np.divide(
             ages, total, out=np.full(len(rows), np.nan), where=total > 0
         )
-    for name in ('places', 'weights', 'spans', 'shares', 'slots', 'slot_weights'):
+    for name in OF_READS:
         found = [part[name] for part in parts if name in part]
         if found:
             setattr(layer, name, np.concatenate(found))
