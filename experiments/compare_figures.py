@@ -4,6 +4,7 @@ import statistics
 from pathlib import Path
 
 import matplotlib.figure
+import numpy as np
 
 from experiments.floors import HEADINGS
 from experiments.floors import PERCENT as TASK
@@ -51,16 +52,11 @@ def draw_scores(
         both = [points(seeds, name) for seeds in by_value.values()]
         if not by_size:
             both = [([places[v]] * 3, score) for v, (_, score) in zip(by_value, both, strict=True)]
-        both.sort()
-        (x, *x_ends), (y, *y_ends) = (
-            zip(*column, strict=True) for column in zip(*both, strict=True)
-        )
-        errors = [
-            [[abs(m - e) for m, e in zip(means, end, strict=True)] for end in ends]
-            for means, ends in ((x, x_ends), (y, y_ends))
-        ]
+        # Sizes and scores: mean, least and greatest of every value.
+        x, y = np.moveaxis(np.asarray(sorted(both)), 0, 2)
         style = dict(color=f'C{index % 10}', linestyle=STYLES[index // 10 % len(STYLES)])
-        axes.errorbar(x, y, errors[1], errors[0], marker='o', capsize=3, label=label, **style)
+        errors = abs(y[1:] - y[0]), abs(x[1:] - x[0])
+        axes.errorbar(x[0], y[0], *errors, marker='o', capsize=3, label=label, **style)
     if not by_size and not numeric:
         axes.set_xticks(list(places.values()), list(places))
     figures.label(
