@@ -51,15 +51,12 @@ class Told(NamedTuple):
 def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Names to variants of `configs/host.py` and changed fields; the last one sees the whole text."""
     half, whole, held = window // 2, f'segment={window}', context + window
-    blocks = {'model.chunk_retrieval.memory_length': held}
+    blocks, fields = f'memory=moba,{whole}', {'model.chunk_retrieval.memory_length': held}
     return {
         'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
-        'last blocks': (f'memory=moba,{whole}', blocks | {'model.chunk_retrieval.near': 6}),
-        'blocks': (f'memory=moba,{whole}', blocks),
-        'blocks by means': (
-            f'memory=moba,{whole}',
-            blocks | {'model.chunk_retrieval.gate': 'mean'},
-        ),
+        'last blocks': (blocks, fields | {'model.chunk_retrieval.near': 6}),
+        'blocks': (blocks, fields),
+        'blocks by means': (blocks, fields | {'model.chunk_retrieval.gate': 'mean'}),
         'all': (f'memory=none,{whole},context={context}', {'model.full.window': held}),
     }
 

@@ -17,55 +17,34 @@ LAYERS = '9+12+14+17+20+21'  # of 30; where `inside` has clear slopes
 def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Names to variants of `configs/host.py` and changed fields."""
     half, whole = window // 2, f'segment={window}'
+    blocks, everything = f'memory=moba,{whole}', f'memory=none,{whole},context={context}'
+    means = {'model.chunk_retrieval.gate': 'mean'}
+    first, last = {'model.chunk_retrieval.sinks': False}, {'model.chunk_retrieval.near': 0}
     return {
         'segments': (f'memory=local,{whole}', {}),
         'sliding': (f'memory=none,segment={half},context={window}', {}),
         'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
-        'blocks': (f'memory=moba,{whole}', {}),
-        'blocks by means': (f'memory=moba,{whole}', {'model.chunk_retrieval.gate': 'mean'}),
-        'last blocks': (
-            f'memory=moba,{whole}',
-            {'model.chunk_retrieval.near': 6},
-        ),  # nothing is chosen
-        'means alone': (  # MoBA as in its paper
-            f'memory=moba,{whole}',
-            {
-                'model.chunk_retrieval.gate': 'mean',
-                'model.chunk_retrieval.sinks': False,
-                'model.chunk_retrieval.near': 0,
-            },
-        ),
-        'first not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.sinks': False}),
-        'last not kept': (f'memory=moba,{whole}', {'model.chunk_retrieval.near': 0}),
-        'all': (f'memory=none,{whole},context={context}', {}),
-        'all beyond': (  # as transformers reads on
-            f'memory=none,{whole},context={context}',
-            {'model.full.window': 2 * context},
-        ),
+        'blocks': (blocks, {}),
+        'blocks by means': (blocks, means),
+        'last blocks': (blocks, {'model.chunk_retrieval.near': 6}),  # nothing is chosen
+        'means alone': (blocks, means | first | last),  # MoBA as in its paper
+        'first not kept': (blocks, first),
+        'last not kept': (blocks, last),
+        'all': (everything, {}),
+        'all beyond': (everything, {'model.full.window': 2 * context}),  # as transformers reads on
     }
 
 
 def grafts(window: int, layers: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """The same for memories in some layers, and what stands in the others in all of them."""
     whole = f'segment={window}'
+    memorizing, held = f'memory=memorizing,layers={layers},{whole}', 'model.memorizing.memory_size'
+    sliding = {held: 8192, 'model.memorizing.sinks': 0}
     return {
         'sinks of two windows': (f'memory=sinks,{whole}', {'model.sinks.memory_length': window}),
-        'memorizing': (
-            f'memory=memorizing,layers={layers},{whole}',
-            {'model.memorizing.memory_size': 8192},
-        ),
-        'memorizing sliding': (
-            f'memory=memorizing,layers={layers},{whole}',
-            {'model.memorizing.memory_size': 8192, 'model.memorizing.sinks': 0},
-        ),
-        'memorizing on segments': (
-            f'memory=memorizing,layers={layers},{whole}',
-            {
-                'model.memorizing.memory_size': 8192,
-                'model.memorizing.memory_length': 0,
-                'model.memorizing.sinks': 0,
-            },
-        ),
+        'memorizing': (memorizing, {held: 8192}),
+        'memorizing sliding': (memorizing, sliding),
+        'memorizing on segments': (memorizing, sliding | {'model.memorizing.memory_length': 0}),
         'infini': (f'memory=infini,layers={layers},{whole}', {}),
     }
 
