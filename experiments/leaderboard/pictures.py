@@ -83,7 +83,8 @@ def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
         axes.plot(places, reset, linestyle='--', color='C1', label='memory reset')
         axes.set_xticks(list(places), sizes, rotation=45)
         axes.set_title(f'{row}\n{table.kilobytes(firsts[row])} kB of state', fontsize=8)
-    _legend(figure, next(iter(by_label.values())))
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc='outside upper center', ncols=len(labels), fontsize=8)
     return figure
 
 
@@ -127,11 +128,6 @@ def _short(size: str) -> str:
         if number >= unit:
             return f'{number // unit}{sign}'
     return size
-
-
-def _legend(figure: matplotlib.figure.Figure, axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc='outside upper center', ncols=len(labels), fontsize=8)
 
 
 def by_cost(found: table.Found) -> matplotlib.figure.Figure | None:
