@@ -131,6 +131,16 @@ _llama = functools.partial(
     kv_heads=0,
     ignored=_INV_FREQ,
 )
+_qwen = functools.partial(
+    _llama,
+    windows=layer_windows.upper_sliding,
+    write_windows=layer_windows.write_upper_sliding,
+)
+_qwen3 = functools.partial(
+    _qwen,
+    fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
+    attention_bias=('attention_bias', False),
+)
 # Layers with the family's own recurrence, and some with attention.
 _hybrid = functools.partial(
     _llama,
@@ -197,30 +207,12 @@ FAMILIES: dict[str, Family] = {
         windows=layer_windows.all_sliding,
         write_windows=layer_windows.write_all_sliding,
     ),
-    'qwen2': _llama(
-        architecture='Qwen2ForCausalLM',
-        attention_bias='qkv',
-        kv_heads=32,
-        windows=layer_windows.upper_sliding,
-        write_windows=layer_windows.write_upper_sliding,
-    ),
-    'qwen3': _llama(
-        architecture='Qwen3ForCausalLM',
-        fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
-        attention_bias=('attention_bias', False),
-        kv_heads=32,
-        head_dim=128,
-        windows=layer_windows.upper_sliding,
-        write_windows=layer_windows.write_upper_sliding,
-    ),
-    'qwen3_moe': _llama(
+    'qwen2': _qwen(architecture='Qwen2ForCausalLM', attention_bias='qkv', kv_heads=32),
+    'qwen3': _qwen3(architecture='Qwen3ForCausalLM', kv_heads=32, head_dim=128),
+    'qwen3_moe': _qwen3(
         architecture='Qwen3MoeForCausalLM',
-        fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
         rows=[*tables.LLAMA, *tables.EXPERTS],
-        attention_bias=('attention_bias', False),
         kv_heads=4,
-        windows=layer_windows.upper_sliding,
-        write_windows=layer_windows.write_upper_sliding,
         required=dict(use_sliding_window=(False,)),
         experts=dict(num_experts=128, num_experts_per_tok=8, norm_topk_prob=False)
         | dict(moe_intermediate_size=768),

@@ -117,13 +117,11 @@ def _multirc(line: dict[str, Any], where: str, number: int) -> Iterator[Question
 
 
 NO_YES = (' no', ' yes')
+CLAIM: Fields = {'premise': str, 'hypothesis': str, 'label': str}
 TASKS: dict[str, Task] = {
     'BoolQ': Task((False, True), NO_YES, {'question': str, 'passage': str, 'label': bool}, _boolq),
     'CB': Task(
-        ('entailment', 'contradiction', 'neutral'),
-        (' yes', ' no', ' maybe'),
-        {'premise': str, 'hypothesis': str, 'label': str},
-        _claim,
+        ('entailment', 'contradiction', 'neutral'), (' yes', ' no', ' maybe'), CLAIM, _claim
     ),
     'COPA': Task(
         (0, 1),
@@ -132,12 +130,7 @@ TASKS: dict[str, Task] = {
         _copa,
     ),
     'MultiRC': Task((0, 1), NO_YES, {'passage': dict}, _multirc),
-    'RTE': Task(
-        ('not_entailment', 'entailment'),
-        NO_YES,
-        {'premise': str, 'hypothesis': str, 'label': str},
-        _claim,
-    ),
+    'RTE': Task(('not_entailment', 'entailment'), NO_YES, CLAIM, _claim),
     'WiC': Task(
         (False, True),
         NO_YES,
