@@ -98,11 +98,8 @@ def _below(tree: Any, path: list[str], run: dict[str, Any], keys: tuple[str, ...
     if isinstance(tree, list):
         tree, path = {str(seed): value for seed, value in enumerate(tree)}, path or ['*']
     if isinstance(tree, int | float) and path in ([], ['mean'], ['min'], ['max']):
-        yield (
-            tree,
-            ', '.join(keys),
-            run,
-        )  # a number instead of a mean and a range: all seeds have it
+        # A number instead of a mean and a range: all seeds have it.
+        yield tree, ', '.join(keys), run
         return
     known = [key for key in tree if key != 'run'] if isinstance(tree, dict) else []
     first, *rest = path or ['']

@@ -68,10 +68,8 @@ def versions(params: Any) -> dict[str, Any]:
 
 def _main(experiment: Experiment) -> None:
     evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, experiment.config)
-    longest, most = (
-        experiment.config.model.adaptive_span.max_span,
-        experiment.config.evaluate.max_test_segments,
-    )
+    longest = experiment.config.model.adaptive_span.max_span
+    most = experiment.config.evaluate.max_test_segments
     spans, scores = [], {}
     for seed in _SEEDS.value:
         run = seeded(experiment, seed)

@@ -128,16 +128,8 @@ def _parameters(
 
 def _row(step: int, results: Sequence[Preference]) -> dict[str, Any]:
     """The results of a checkpoint as JSON."""
-    paradigms = {
-        each.name: {
-            'accuracy': each.accuracy,
-            'pairs': each.pairs,
-            'ties': each.ties,
-            'field': each.field,
-            'phenomenon': each.phenomenon,
-        }
-        for each in results
-    }
+    shown = ('accuracy', 'pairs', 'ties', 'field', 'phenomenon')
+    paradigms = {each.name: {name: getattr(each, name) for name in shown} for each in results}
     return {'step': step, **means(results), 'paradigm': paradigms}
 
 

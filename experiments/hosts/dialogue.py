@@ -167,15 +167,8 @@ def table(output: Path) -> str:
     named = {name for label in ROWS for name, values in _metrics(output, label).items() if values}
     shown = {name: text for name, text in SHOWN.items() if name in named}
     for label in ROWS:
-        numbers, whole = (
-            [
-                provenance.saved(path)
-                for path in sorted(folder(output, label).glob(f'*/{name}.json'))
-            ]
-            for name in ('numbers', 'utterances')
-        )
-        if whole:
-            told = _metrics(output, label)
+        if whole := _seeds(output, label, 'utterances'):
+            numbers, told = _seeds(output, label, 'numbers'), _metrics(output, label)
             rows[label] = [
                 [seed['perplexity'] for seed in whole],
                 # Of the same tokens: both stop after this many segments.
@@ -200,12 +193,14 @@ def table(output: Path) -> str:
     return f'{text}\n\n{floors.table(counted)}' if counted else text
 
 
+def _seeds(output: Path, label: str, name: str) -> list[Any]:
+    """What a file of a row has, seed by seed."""
+    return [provenance.saved(path) for path in sorted(folder(output, label).glob(f'*/{name}.json'))]
+
+
 def _metrics(output: Path, label: str) -> dict[str, list[float]]:
     """Metric of responses to its values, seed by seed."""
-    found = [
-        provenance.saved(path)
-        for path in sorted(folder(output, label).glob('*/dialogue.test.json'))
-    ]
+    found = _seeds(output, label, 'dialogue.test')
     return dict(zip(SHOWN, _columns(found, SHOWN), strict=True)) if found else {}
 
 

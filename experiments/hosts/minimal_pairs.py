@@ -17,13 +17,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
 
 NUM_PARADIGMS = 67
-FIELDS = {
-    'UID': str,
-    'field': str,
-    'linguistics_term': str,
-    'sentence_good': str,
-    'sentence_bad': str,
-}
+FIELDS = dict.fromkeys(('UID', 'field', 'linguistics_term', 'sentence_good', 'sentence_bad'), str)
 # Two spellings of the original files. S-selection counts as argument structure in the paper's table.
 SPELLINGS = {'syntax/semantics': 'syntax_semantics', 's-selection': 'argument_structure'}
 

@@ -23,10 +23,8 @@ def collect(output: Path, part: str, name: str) -> dict[str, list[Any]]:
 
 def books(output: Path) -> str:
     """Bits per byte before and after fine-tuning, by position, and what they cost."""
-    found, numbers = (
-        collect(output, 'books', 'positions.json'),
-        collect(output, 'books', 'numbers.json'),
-    )
+    found = collect(output, 'books', 'positions.json')
+    numbers = collect(output, 'books', 'numbers.json')
     if not found:
         return ''
     ends = [end for end, _ in next(iter(found.values()))[0]['after']['parts']]

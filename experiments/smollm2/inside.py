@@ -146,11 +146,7 @@ def look(options: Any, variants: str, changes: dict[str, Any], segments: int) ->
             strict=False,
         )
     ]
-    warm, seen, other = (
-        batches[:segments],
-        batches[segments : 2 * segments],
-        batches[2 * segments :],
-    )
+    warm, seen, other = (batches[part * segments :][:segments] for part in range(3))
     memory = trainer.evaluator.initial_state(params, 1)
     # Nearly shut: what a first opening does, to a model that is still the host.
     gates = at_gate(gates_of(params), FIRST)

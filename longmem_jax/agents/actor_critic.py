@@ -104,10 +104,8 @@ def objective(
     if normalize:
         acted = acted.replace(advantage=normalized(acted))
     if algorithm == PPO:
-        of_policy, of_value = (
-            clipped_policy(logits, acted, clip),
-            clipped_critic(value, acted, clip),
-        )
+        of_policy = clipped_policy(logits, acted, clip)
+        of_value = clipped_critic(value, acted, clip)
     else:
         of_policy, of_value = policy_gradient(logits, acted), critic(value, acted)
     policy_loss, value_loss = acted.mean(of_policy), acted.mean(of_value)

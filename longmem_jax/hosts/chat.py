@@ -96,10 +96,8 @@ def load_template(folder: Path, special: Mapping[str, str]) -> ChatTemplate:
             return ChatTemplate(path.read_text(encoding='utf-8'), str(path), special)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f'{path}: cannot be read ({error}).') from error
-    where, source = (
-        f'{folder / "tokenizer_config.json"}, chat_template',
-        settings.get('chat_template'),
-    )
+    where = f'{folder / "tokenizer_config.json"}, chat_template'
+    source = settings.get('chat_template')
     if isinstance(source, list):  # several, by name
         named = {
             str(one.get('name')): one.get('template') for one in source if isinstance(one, dict)

@@ -159,10 +159,7 @@ def _of_tokens(glimpse: Glimpse, settings: ModelSettings, segment: Segment) -> G
 
     def in_tokens(ages: jax.Array) -> jax.Array:
         """Ages in tokens of ages in positions; 0 = an extra token."""
-        segments, place = (
-            (ages - 1) // settings.segment_length,
-            (ages - 1) % settings.segment_length,
-        )
+        segments, place = jnp.divmod(ages - 1, settings.segment_length)
         place = place - trailing
         return jnp.where((place >= 0) & (place < whole), segments * whole + place + 1, 0)
 

@@ -50,11 +50,7 @@ class MemoryEncoder(nn.Module):
 
     def setup(self) -> None:
         def stack(name: str) -> list[EncoderBlock]:
-            fields: dict[str, Any] = dict(
-                settings=self.settings,
-                dense=self.dense,
-                bias=True,
-            )
+            fields: dict[str, Any] = dict(settings=self.settings, dense=self.dense, bias=True)
             if self.shared_layers:
                 return [EncoderBlock(**fields, name=name)] * self.num_layers
             return [EncoderBlock(**fields, name=f'{name}_{i}') for i in range(self.num_layers)]
