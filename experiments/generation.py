@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 from experiments import provenance
-from experiments.speed.bench import state_bytes
+from experiments.speed.bench import draw, state_bytes
 from longmem_jax.commands import entry
 from longmem_jax.config import checks
 from longmem_jax.devices import initial, sharding
@@ -51,16 +51,7 @@ def speeds(experiment: Experiment, contexts: list[int]) -> dict[str, Any]:
         times = []
         for _ in range(REPEATS + 1):
             start = time.perf_counter()
-            chunks = reader.write(
-                GENERATED,
-                vocab_size=model.config.vocab_size,
-                temperature=1.0,
-                top_k=0,
-                top_p=1.0,
-                seed=0,
-                chunk=GENERATED,
-            )
-            assert sum(chunk.shape[1] for chunk in chunks) == GENERATED
+            draw(reader, GENERATED, model.config.vocab_size)
             times.append(time.perf_counter() - start)
         tokens_per_s[str(context)] = GENERATED / statistics.median(times[1:])
     return {'state_bytes': state_bytes(state), 'tokens_per_s': tokens_per_s}

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.gpu import peers
 from experiments.gpu.job import Place, memories, seconds_left
 from experiments.gpu.steps import config_of, experiment_of
-from experiments.speed.bench import state_bytes
+from experiments.speed.bench import bytes_per_lane, draw
 from longmem_jax.devices import initial
 from longmem_jax.generation.reader import Reader, fresh_state
 
@@ -61,14 +61,13 @@ def continued(memory: str, lanes: int, tiny: bool) -> Callable[[int], tuple[floa
     """A function like that of `peers.continued` for a memory of the library."""
     experiment = experiment_of(config_of(memory, 512, 12, lanes, tiny))
     model, params = experiment.evaluation_model, initial.arrays(experiment.make_state).params
-    size = state_bytes(fresh_state(model, params, 1))
+    size = bytes_per_lane(model, params)
     reader = Reader(model, params, fresh_state(model, params, lanes), np.zeros((lanes, 0), int))
     random, done = np.random.default_rng(0), 0
 
-    def draw() -> float:
+    def drawing_time() -> float:
         began = time.perf_counter()
-        how = dict(temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk=DRAWN)
-        list(reader.write(DRAWN, vocab_size=256, **how))  # numpy arrays, so they are there
+        draw(reader, DRAWN, 256)  # numpy arrays, so they are there
         return time.perf_counter() - began
 
     def call(context: int) -> tuple[float, float, int]:
@@ -79,7 +78,7 @@ def continued(memory: str, lanes: int, tiny: bool) -> Callable[[int], tuple[floa
             pass
         jax.block_until_ready(reader.logits)
         read = (time.perf_counter() - began) / number
-        times = [draw() for _ in range(1 + ROUNDS)]  # the first may compile
+        times = [drawing_time() for _ in range(1 + ROUNDS)]  # the first may compile
         return read, float(np.median(times[1:])) / DRAWN, size
 
     return call

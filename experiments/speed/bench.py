@@ -26,7 +26,7 @@ from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.devices import initial, sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
-from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
 
 if __name__ == '__main__':
@@ -60,6 +60,14 @@ def measure(call: Callable[[], Any], repeats: int, tokens: int, fill: int = 2) -
 def state_bytes(state: Any) -> int:
     """Bytes of all leaves of a state."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def draw(
+    reader: Reader, number: int, vocab_size: int, *, temperature: float = 1.0, chunk: int = 0
+) -> list[np.ndarray]:
+    """Draws the next tokens, of all below `vocab_size`; `chunk` 0 = all of them at once."""
+    how = dict(temperature=temperature, top_k=0, top_p=1.0, seed=0, chunk=chunk or number)
+    return list(reader.write(number, vocab_size=vocab_size, **how))
 
 
 def bytes_per_lane(model: Any, params: Any) -> int:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.speed.bench import random_batch
+from experiments.speed.bench import draw, random_batch
 from experiments.speed.cases import Case, Sizes
 from longmem_jax.config.base import size
 from longmem_jax.configs import benchmark, host
@@ -159,16 +159,7 @@ def prompt(case: Case, sizes: Sizes) -> Step:
         reader = Reader(built, params, fresh_state(built, params, 1), np.zeros((1, 0), np.int32))
         reader.read(tokens)
         if case.drawn > 1:
-            list(
-                reader.write(
-                    case.drawn - 1,
-                    vocab_size=sizes.vocab,
-                    temperature=0.0,
-                    top_k=0,
-                    top_p=1.0,
-                    seed=0,
-                )
-            )
+            draw(reader, case.drawn - 1, sizes.vocab, temperature=0.0, chunk=16)
         return float(reader.logits.argmax())
 
     return Step(call, None)

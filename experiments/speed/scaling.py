@@ -27,7 +27,7 @@ from experiments.markdown import table
 from experiments.options import make_parser
 from experiments.short_trainings import ONE_DEVICE, on_one_device
 from experiments.speed import host, ours
-from experiments.speed.bench import random_batch
+from experiments.speed.bench import draw, random_batch
 from experiments.speed.cases import CASES, FULL, TOY
 from experiments.speed.compare import summary
 from experiments.speed.worker import timed
@@ -111,12 +111,6 @@ def contexts(memories: Sequence[str], rounds: int, toy: bool) -> Table:
         reader.read(random.integers(0, 256, (1, number), np.int32))
         return reader.logits
 
-    def draw(reader: Reader) -> np.ndarray:
-        chunks = reader.write(
-            drawn, vocab_size=256, temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk=drawn
-        )
-        return list(chunks)[-1]
-
     lengths, done, found = TOY_CONTEXTS if toy else CONTEXTS, 0, {memory: [] for memory in memories}
     for context in lengths:
         calls = {}
@@ -125,7 +119,7 @@ def contexts(memories: Sequence[str], rounds: int, toy: bool) -> Table:
             for _ in range((context - done) // read):
                 read_more(reader, read)
             calls[memory, 'read'] = lambda reader=reader: read_more(reader, read)
-            calls[memory, 'drawn'] = lambda reader=reader: draw(reader)
+            calls[memory, 'drawn'] = lambda reader=reader: draw(reader, drawn, 256)
         done = context
         times = in_turns(calls, rounds)
         for memory in memories:
