@@ -116,12 +116,12 @@ def main() -> None:
     for name in arguments.configs:
         for memory in arguments.memories:
             try:
-                config, again = (get_config(name, memory) for _ in range(2))
+                config = get_config(name, memory)
             except (ImportError, UsageError) as error:
                 raise SystemExit(f'{name}: {error}') from error
-            for changed in (config, again):
-                if memory == 'expire_span' and arguments.capacity >= 0:
-                    changed.model.expire_span.capacity = arguments.capacity
+            if memory == 'expire_span' and arguments.capacity >= 0:
+                config.model.expire_span.capacity = arguments.capacity
+            again = config.copy_and_resolve_references()
             lanes, reach = config.train.num_lanes, length(config)
             state = state_bytes(config)
             found.setdefault(name, {})[memory] = {'state': state * lanes, 'of a lane': state}
