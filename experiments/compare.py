@@ -33,7 +33,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,6 +118,14 @@ def run(
         ],
     }
     return provenance.save(path, numbers, [seed], device=results.get('device', 'not recorded'))
+
+
+def every_seed(
+    config: str, variants: str, flags: list[str], folder: Path, seeds: Sequence[int]
+) -> Iterator[tuple[int, dict]]:
+    """Seeds and the numbers of their runs, see `run`; those that are missing are trained together."""
+    for seed in seeds:
+        yield seed, run(config, variants, flags, seed, folder / str(seed), seeds)
 
 
 def _process(module: str, given: list[str], folder: Path) -> float:

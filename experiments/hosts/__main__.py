@@ -116,12 +116,9 @@ def host(options: argparse.Namespace) -> None:
 
 def books(options: argparse.Namespace, memory: str) -> None:
     """Fine-tunes the host on books with a memory, and scores it by position, before and after."""
-    folder, seeds = options.output / 'books' / memory, options.seeds
-    for seed in seeds:
-        flags = book_flags(options)
-        numbers = compare.run(
-            CONFIG, variants(options, memory), flags, seed, folder / str(seed), seeds
-        )
+    folder = options.output / 'books' / memory
+    given = CONFIG, variants(options, memory), book_flags(options)
+    for seed, numbers in compare.every_seed(*given, folder, options.seeds):
         print(f'books, {memory}, seed {seed}: {numbers["test"]["bits_per_byte"]:.3f}', flush=True)
     scores.positions(folder, options.seeds)
 

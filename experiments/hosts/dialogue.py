@@ -96,13 +96,13 @@ def run(options: Any) -> None:
     """Fine-tunes the host on conversations, row by row; then what no training is needed for."""
     shorten(options.dialogues, options.output)
     for label, row in ROWS.items():
-        for seed in options.seeds:
-            numbers = compare.run(
-                CONFIG, variants(options, row), flags(options, row), seed,
-                folder(options.output, label) / str(seed), options.seeds,
-            )  # fmt: skip
+        trained, given = (
+            folder(options.output, label),
+            (variants(options, row), flags(options, row)),
+        )
+        for seed, numbers in compare.every_seed(CONFIG, *given, trained, options.seeds):
             print(f'dialogue, {label}, seed {seed}: {numbers["test"]["loss"]:.3f}', flush=True)
-        whole_test(folder(options.output, label), options.seeds)
+        whole_test(trained, options.seeds)
     plain, own = ROWS[NOTHING], folder(options.output, NOTHING) / str(options.seeds[0])
     untuned(own, folder(options.output, UNTUNED))
     fixed(own, options.seeds, options.output / 'dialogue/fixed.json')
@@ -117,11 +117,7 @@ def run(options: Any) -> None:
 def whole_test(trained: Path, seeds: list[int]) -> None:
     """Scores all utterances of test, the same with documents and without: utterances.json."""
     evaluator = None
-    for seed in seeds:
-        done = trained / str(seed) / 'utterances.json'
-        if done.exists():
-            continue
-        run = scores.experiment_of(trained / str(seed))
+    for seed, done, run in scores.missing(trained, seeds, 'utterances.json'):
         evaluator = evaluator or scores.evaluator_of(run)
         params = run.restore_parameters()[0]
         result, _ = evaluator.evaluate(params, run.corpus('test'), 'test')

@@ -1,5 +1,6 @@
 """Scores of hosts with memories, from the folders of their trainings; kept as files next to them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,17 @@ def export_plain(folder: Path, output: Path) -> None:
     hosts.find(output)
 
 
+def missing(folder: Path, seeds: list[int], name: str) -> Iterator[tuple[int, Path, Experiment]]:
+    """Seeds of a folder that do not have a file yet, with the file and their training."""
+    for seed in seeds:
+        done = folder / str(seed) / name
+        if not done.exists():
+            yield seed, done, experiment_of(done.parent)
+
+
 def positions(folder: Path, seeds: list[int]) -> None:
     """Bits per byte of test by position, before and after: positions.json of every seed."""
-    for seed in seeds:
-        done = folder / str(seed) / 'positions.json'
-        if done.exists():
-            continue
-        run = experiment_of(folder / str(seed))
+    for seed, done, run in missing(folder, seeds, 'positions.json'):
         evaluator = evaluator_of(run)
         found = {'after': by_position(run, evaluator, run.restore_parameters()[0])}
         # Where there is no training, the parameters are the host's, and what is new is drawn.
@@ -102,11 +107,7 @@ def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str,
 
 def recall(folder: Path, seeds: list[int], distances: list[int], documents: int) -> None:
     """Right answers by distance, and with the memory reset: recall.json of every seed."""
-    for seed in seeds:
-        done = folder / str(seed) / 'recall.json'
-        if done.exists():
-            continue
-        run = experiment_of(folder / str(seed))
+    for seed, done, run in missing(folder, seeds, 'recall.json'):
         evaluator, params, rows = evaluator_of(run), run.restore_parameters()[0], []
         for distance in distances:
             run.config.data.task.update(distances=(distance,), eval_documents=documents)

@@ -36,11 +36,8 @@ def run(options: Any) -> None:
     for task in TASKS:
         for memory in MEMORIES:
             folder = options.output / 'superglue' / task / memory
-            for seed in options.seeds:
-                compare.run(
-                    CONFIG, variants(options, task, memory), flags(options), seed,
-                    folder / str(seed), options.seeds,
-                )  # fmt: skip
+            given = CONFIG, variants(options, task, memory), flags(options)
+            for seed, _ in compare.every_seed(*given, folder, options.seeds):
                 found = provenance.saved(folder / str(seed) / 'superglue.test.json')
                 print(f'{task}, {memory}, seed {seed}: {found["score"]:.3f}', flush=True)
 

@@ -85,12 +85,11 @@ def measure(options: argparse.Namespace) -> dict[str, list[dict]]:
     for functions in options.functions:
         given = [f'--config.model.infinity_former.num_basis={functions}', *few(functions)]
         given += options.flags
-        for seed in options.seeds:
-            folder = options.output / str(functions) / str(seed)
-            numbers = compare.run(CONFIG, 'tiny', given, seed, folder, options.seeds)
+        folder = options.output / str(functions)
+        for seed, numbers in compare.every_seed(CONFIG, 'tiny', given, folder, options.seeds):
             row = {'run': numbers['run'], 'state_bytes': numbers['state_bytes']}
             row |= {split: numbers[split]['accuracy'] for split in ('test', 'reset')}
-            row |= {'whole': numbers['test']['exact_match']} | inside(folder)
+            row |= {'whole': numbers['test']['exact_match']} | inside(folder / str(seed))
             found.setdefault(str(functions), []).append(row)
             print(f'{functions} functions, seed {seed}: {100 * row["test"]:.1f} %', flush=True)
     return found

@@ -32,10 +32,9 @@ def measure(options: argparse.Namespace) -> dict[str, dict[int, list[dict]]]:
     found: dict[str, dict[int, list[dict]]] = {}
     for memory in options.memories:
         for length in options.lengths:
-            for seed in options.seeds:
-                folder = options.output / memory / str(length) / str(seed)
-                variants = f'tiny,length={length},memory={memory}'
-                numbers = compare.run(CONFIG, variants, options.flags, seed, folder, options.seeds)
+            folder = options.output / memory / str(length)
+            given = CONFIG, f'tiny,length={length},memory={memory}', options.flags
+            for seed, numbers in compare.every_seed(*given, folder, options.seeds):
                 found.setdefault(memory, {}).setdefault(length, []).append(numbers)
                 accuracy = 100 * numbers['test']['accuracy']
                 print(f'{memory}, {length} tokens, seed {seed}: {accuracy:.1f} %', flush=True)
