@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import longmem_jax
-from longmem_jax import standalone
+from longmem_jax import named, standalone
 from longmem_jax.config.meanings import meanings
 from longmem_jax.memory.registry import LAYERS
 
@@ -54,7 +54,7 @@ def _page_of(name: str) -> str:
 def layers_tables() -> list[str]:
     """All layers by the name of their class, the settings of every layer, and fields without a page."""
     told = meanings()
-    classes = sorted(standalone.class_names().items())
+    classes = sorted(named.class_names().items())
     lines, apart = ['| class | memory | what it is |', '|---|---|---|'], []
     for label, name in classes:
         page = _page_of(name)

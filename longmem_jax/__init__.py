@@ -22,7 +22,7 @@ MODULES = {
 
 
 def _names() -> list[str]:
-    from longmem_jax.standalone import class_names
+    from longmem_jax.named import class_names
 
     return sorted({*class_names(), *MODULES, 'Layer', 'make_layer'})
 
@@ -41,9 +41,9 @@ def __getattr__(name: str) -> Any:
     word = name.isidentifier() and not name.startswith('_')
     if not word or (name.islower() and importlib.util.find_spec(f'{__name__}.{name}')):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    module = importlib.import_module('longmem_jax.standalone')
     if name in ('Layer', 'make_layer'):
-        return getattr(module, name)
+        return getattr(importlib.import_module('longmem_jax.standalone'), name)
+    module = importlib.import_module('longmem_jax.named')
     if (memory := module.class_names().get(name)) is not None:
         return module.by_name(memory)
     message = f'module {__name__!r} has no attribute {name!r}; {_meant(name)}'.rstrip('; ')
@@ -54,7 +54,7 @@ def _meant(name: str) -> str:
     """The class of a name of configs, such as `infini`, or else what is nearest."""
     from longmem_jax.errors import nearest
     from longmem_jax.memory.registry import LAYERS
-    from longmem_jax.standalone import class_names
+    from longmem_jax.named import class_names
 
     layers = {memory: layer for layer, memory in class_names().items()}
     of_configs = {

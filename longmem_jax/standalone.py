@@ -17,9 +17,7 @@ any segment.
 import contextlib
 import dataclasses
 import functools
-import inspect
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
@@ -269,7 +267,7 @@ def make_layer(
     )
     if 'num_heads' in fields:
         fields['num_heads'] = _plain(num_heads)
-    _require_known(memory, sized | others)
+    require_known(memory, sized | others)
     for field, value in (sized | others).items():
         (fields if field in fields and field not in sized else settings)[field] = _plain(value)
     problems = _complete(settings)
@@ -302,7 +300,7 @@ def _unread(layer: Layer, changed: list[str]) -> list[str]:
     ]
 
 
-def _require_known(memory: str, given: dict[str, Any]) -> None:
+def require_known(memory: str, given: dict[str, Any]) -> None:
     """Raises for an unknown field, with those that a layer of the others takes, or else with all."""
     allowed = {*defaults_of(LAYERS[memory]), *REQUIRED, *TAKEN, 'head_dim', 'name'}
     known = {field: value for field, value in given.items() if field in {*SETTINGS, *allowed}}
@@ -350,57 +348,3 @@ def _plain(value: Any) -> Any:
     """A value that can be hashed and compared: tuples for lists and arrays, numbers of Python."""
     value = value.tolist() if isinstance(value, (np.generic, np.ndarray, jax.Array)) else value
     return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
-
-
-RETURNED = """
-    Returns a `Layer`, a linen module for x [batch, length, d_model], length up to `segment_length`:
-
-        state = layer.start(batch_size=2)
-        variables = layer.init(jax.random.key(0), x, state)
-        y, state, aux = layer.apply(variables, x, state)  # y is shaped as x
-
-    `help(longmem_jax.standalone.Layer.__call__)` has all arguments, `longmem_jax.make_layer` the sizes.
-    """
-
-
-def named(entry: Entry) -> Callable[..., Layer]:
-    """`make_layer` for one entry, with the fields of the memory and of a model in its signature."""
-
-    own = defaults_of(entry)
-    # A memory with its own number of heads, independent of attention, has a default for it.
-    own_heads = {k: v for k, v in own.items() if k == 'num_heads'}
-
-    def make(**arguments: Any) -> Layer:
-        given = own_heads | arguments
-        if missing := [name for name in REQUIRED if name not in given]:
-            _require_known(entry.name, given)  # a missing one may be mistyped
-            raise UsageError(f'{make.__name__}: {", ".join(missing)} must be given')
-        return make_layer(entry.name, **given)
-
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    values, by_use = OF_MODEL | own, dict.fromkeys((*TAKEN, *own, *OF_MODEL))
-    memory_fields = [inspect.Parameter(name, keyword, default=values[name]) for name in by_use]
-    sizes = [
-        parameter
-        for parameter in inspect.signature(make_layer).parameters.values()
-        if parameter.kind is keyword and parameter.name not in own
-    ]
-    module = entry.layer.module
-    make.__name__ = make.__qualname__ = module.__name__
-    make.__doc__ = f'{module.__doc__}\n{RETURNED}'
-    vars(make)['__signature__'] = inspect.Signature(sizes + memory_fields)
-    return make
-
-
-def class_names() -> dict[str, str]:
-    """Name of the class to name of the memory; of two classes with one name ours counts."""
-    found: dict[str, str] = {}
-    for name, entry in LAYERS.items():  # ours first
-        found.setdefault(entry.layer.module.__name__, name)
-    return found
-
-
-@functools.cache
-def by_name(memory: str) -> Callable[..., Layer]:
-    """`named` for a name of the registry, always the same function."""
-    return named(LAYERS[memory])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import longmem_jax
-from longmem_jax import registry, standalone
+from longmem_jax import registry
 from longmem_jax.commands import modes
 from longmem_jax.config.base import base
 from longmem_jax.config.checks import require_runnable
@@ -21,7 +21,7 @@ from longmem_jax.config.sections import sections
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.standalone import class_names
+from longmem_jax.named import by_name, class_names
 from tests import forks
 from tests.processes import environment
 from tests.wheel_test import BUILD
@@ -182,7 +182,7 @@ def site(tmp_path, monkeypatch):
     """A function that installs packages, `name=(metadata, entry points, code)`, for this process."""
 
     def clear():
-        for cached in (registry._entry_points, registry._names, standalone.by_name):
+        for cached in (registry._entry_points, registry._names, by_name):
             cached.cache_clear()
 
     def install(**packages):

@@ -26,7 +26,7 @@ FLOORS = (
     ('attention', 'author'),
     ('memory',),
     ('models', 'data', 'standalone'),
-    ('config', 'nnx'),
+    ('config', 'named', 'nnx'),
     ('training',),
     ('experiment',),
     ('generation', 'released'),

@@ -18,8 +18,9 @@ from longmem_jax.errors import UsageError
 from longmem_jax.layers.dropout import asking_for_keys
 from longmem_jax.memory.checks import TURNS
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.named import class_names
 from longmem_jax.nnx import wrap
-from longmem_jax.standalone import OF_MODEL, class_names
+from longmem_jax.standalone import OF_MODEL
 from tests.toys import OWN_CODE, drawn
 
 WIDTH, LENGTH, BATCH = 16, 4, 2

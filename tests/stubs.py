@@ -13,12 +13,12 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from longmem_jax import standalone
+from longmem_jax import named
 from longmem_jax.contract import ModelSettings, fields_of
 from longmem_jax.memory.alone import parts_of
 from longmem_jax.memory.registry import LAYERS
 
-FILE = Path(standalone.__file__).with_name('__init__.pyi')
+FILE = Path(named.__file__).with_name('__init__.pyi')
 HEAD = '''\
 """Types of the public names. Written by `python -m tests.stubs`; do not edit."""
 
@@ -82,7 +82,7 @@ def types_of(entry: Any) -> dict[str, str]:
 def arguments(name: str, entry: Any) -> dict[str, tuple[str, Any]]:
     """Type and default of every argument of a layer, by name; `REQUIRED` has no default."""
     kinds = types_of(entry)
-    parameters = inspect.signature(standalone.by_name(entry.name)).parameters.values()
+    parameters = inspect.signature(named.by_name(entry.name)).parameters.values()
     return {each.name: (kinds[each.name], each.default) for each in parameters}
 
 
@@ -92,7 +92,7 @@ def signature(name: str, entry: Any, own: dict[str, tuple[str, Any]]) -> str:
         f'    {argument}: {kind}' + ('' if default is REQUIRED else f' = {default!r}') + ','
         for argument, (kind, default) in own.items()
     ]
-    first = (standalone.by_name(entry.name).__doc__ or '').strip().partition('\n')[0]
+    first = (named.by_name(entry.name).__doc__ or '').strip().partition('\n')[0]
     body = '\n'.join(['    *,', *lines, '    **settings: Unpack[Settings],'])
     return f'def {name}(\n{body}\n) -> Layer:\n    """{first}"""\n'
 
