@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.sets.ruler import words
-from longmem_jax.data.sets.ruler.sizes import SHORT, Count, Draws, Sample, Unfit, fitted, search
+from longmem_jax.data.sets.ruler.sizes import SHORT, Count, Draws, Family, Sample, Unfit, search
 
 COMMON, COMMON_STEP, ESTIMATED_BY = 10, 10, 4096
 COMMON_TEXT = (
@@ -34,8 +34,8 @@ def _numbered(items: list[str]) -> str:
     return ' '.join(f'{number}. {item}' for number, item in enumerate(items, 1))
 
 
-class CommonWords:
-    """Common words, a `sizes.Family`."""
+class CommonWords(Family):
+    """Common words."""
 
     generated = 120
     question = 'Question:'
@@ -58,19 +58,16 @@ class CommonWords:
         self._words = Draws(None, None, order).shuffled(every)  # type: ignore[arg-type]
         self._example, self._more = example, more
 
+    def step(self, length: int) -> int:
+        """Different words."""
+        return COMMON_STEP
+
     def prepare(self, draws: Draws, count: Count, length: int) -> int:
         """The number of different words."""
         return search(
-            lambda units: count(''.join(self._draw(draws, units, length)[:2])),
+            lambda units: count(self.draw(draws, units, length, 0).prompt),
             length - self.generated, COMMON_STEP, ESTIMATED_BY, lambda each: int(length // each) * 2,
         )  # fmt: skip
-
-    def sample(
-        self, draws: Draws, count: Count, length: int, plan: Any, number: int, tries: int
-    ) -> Sample:
-        """See `sizes.Family`."""
-        room = length - self.generated
-        return fitted(lambda n: self._draw(draws, n, length), count, room, plan, COMMON_STEP, tries)
 
     def parts(self, sample: Sample) -> list[str]:
         """The words in the order of the list, all as common."""
@@ -93,13 +90,13 @@ class CommonWords:
         text = text.split('often.\n')[-1].split('\nQuestion')[0]
         return re.findall(r'\d+\. (.+?)(?= \d+\.|$)', text)
 
-    def _draw(self, draws: Draws, different: int, length: int) -> Sample:
-        """A sample whose list has this many different words."""
+    def draw(self, draws: Draws, units: int, length: int, number: int) -> Sample:
+        """See `sizes.Family`; units are the different words of the list."""
         short, before = length < SHORT, ''
         if self._example:
             listed, common = self._listed(draws, *((20, 3, 1) if short else (40, 10, 3)))
             before = COMMON_TEXT.format(context=listed) + f'{COMMON_PREFIX} {_numbered(common)}\n'
-        listed, common = self._listed(draws, different, *((6, 1) if short else (30, 3)))
+        listed, common = self._listed(draws, units, *((6, 1) if short else (30, 3)))
         return Sample(before + COMMON_TEXT.format(context=listed), COMMON_PREFIX, common)
 
     def _listed(
@@ -112,8 +109,8 @@ class CommonWords:
         return _numbered(draws.shuffled(common * often + others * seldom)), common
 
 
-class FrequentWords:
-    """Frequent coded words, a `sizes.Family`; the most frequent one is shown as dots."""
+class FrequentWords(Family):
+    """Frequent coded words; the most frequent one is shown as dots."""
 
     generated = 50
     question = 'Question:'
@@ -125,7 +122,7 @@ class FrequentWords:
         """The number of words of the text, for one vocabulary."""
         room = length - self.generated
         coded, number, step = self._vocabulary(draws, length), room // CODED_LETTERS, room // 32
-        while step and count(''.join(self._text(draws, coded, number)[:2])) < room:
+        while step and count(self._text(draws, coded, number).prompt) < room:
             number += step
         if number <= step:
             raise Unfit
@@ -139,21 +136,13 @@ class FrequentWords:
         coded = self._vocabulary(draws, length)
         while left > 0:
             sample = self._text(draws, coded, left)
-            if count(sample.text + sample.prefix) <= room:
+            if count(sample.prompt) <= room:
                 counts = self._counts(left, len(coded))
                 if not (np.diff(counts[1 : FREQUENT + 2]) < 0).all():
                     break  # which are frequent is not clear
                 return sample
             left -= room // 32
         raise Unfit
-
-    def parts(self, sample: Sample) -> list[str]:
-        """The words by falling frequency."""
-        return sample.outputs
-
-    def written(self, parts: list[str]) -> str:
-        """Words with commas."""
-        return ', '.join(parts)
 
     def guess(self, seen: str, question: str, named: list[str]) -> str | None:
         """The word of the rank that is due by the counts of what was seen."""

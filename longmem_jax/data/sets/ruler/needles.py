@@ -3,12 +3,12 @@
 import re
 import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from longmem_jax.data.sets.ruler import words
-from longmem_jax.data.sets.ruler.sizes import SHORT, Count, Draws, Sample, Unfit, fitted, search
+from longmem_jax.data.sets.ruler.sizes import SHORT, Draws, Family, Sample, Unfit
 
 NOISE = 'The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.'
 NEEDLE = 'One of the special magic {kind} for {key} is: {value}.'
@@ -48,8 +48,8 @@ KINDS = {
 }
 
 
-class Needles:
-    """A task by needles, a `sizes.Family`."""
+class Needles(Family):
+    """A task by needles."""
 
     generated = 128
 
@@ -65,29 +65,14 @@ class Needles:
         if self._kind.key == 'words':
             words.listed()
 
-    def prepare(self, draws: Draws, count: Count, length: int) -> int:
-        """The number of lines of the haystack, or of words of an essay."""
-        step = self._step(length)
-        return search(
-            lambda units: count(''.join(self._draw(draws, units)[:2])),
-            length - self.generated, step, step, lambda each: int((length / each) * 3),
-        )  # fmt: skip
-
-    def sample(
-        self, draws: Draws, count: Count, length: int, plan: Any, number: int, tries: int
-    ) -> Sample:
-        """See `sizes.Family`."""
-        room = length - self.generated
-        return fitted(lambda n: self._draw(draws, n), count, room, plan, self._step(length), tries)
+    def step(self, length: int) -> int:
+        """Lines of the haystack, or words of an essay."""
+        return 500 if self._kind.haystack == 'essay' else 5 if length < SHORT else 25
 
     def parts(self, sample: Sample) -> list[str]:
         """Values of several keys in the order of the question, those of one key in that of the text."""
         by_place = sorted(sample.outputs, key=lambda value: sample.text.index(f'is: {value}.'))
         return by_place if self._kind.queries == 1 else sample.outputs
-
-    def written(self, parts: list[str]) -> str:
-        """Values with commas."""
-        return ', '.join(parts)
 
     def guess(self, seen: str, question: str, named: list[str]) -> str | None:
         """The value of the key that is due, if it was seen."""
@@ -103,10 +88,6 @@ class Needles:
         place += len(values) - self._kind.values  # the last were seen
         return values[place] if 0 <= place < len(values) else None
 
-    def _step(self, length: int) -> int:
-        """Units by which a sample shrinks."""
-        return 500 if self._kind.haystack == 'essay' else 5 if length < SHORT else 25
-
     def _random(self, draws: Draws, kind: str) -> str:
         """A key or a value."""
         if kind == 'numbers':
@@ -118,8 +99,8 @@ class Needles:
     def _needle(self, key: str, value: str) -> str:
         return NEEDLE.format(kind=self._kind.value, key=key, value=value)
 
-    def _draw(self, draws: Draws, units: int) -> Sample:
-        """A sample with this many units of haystack; `Unfit` if there are fewer than needles."""
+    def draw(self, draws: Draws, units: int, length: int, number: int) -> Sample:
+        """See `sizes.Family`; a needle is a part."""
         kind, keys, values = self._kind, [], []
         for _ in range(kind.keys):
             keys.append(self._random(draws, kind.key))

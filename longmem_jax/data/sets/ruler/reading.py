@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from longmem_jax.data.sets.ruler.sizes import Count, Draws, Sample, Unfit, fitted, search
+from longmem_jax.data.sets.ruler.sizes import Draws, Family, Sample, Unfit
 from longmem_jax.errors import UsageError
 
 ASKED = (
@@ -68,8 +68,8 @@ def hotpot(content: Any) -> Set:
 READERS = {'qa_1': squad, 'qa_2': hotpot}
 
 
-class Reading:
-    """Questions about documents, a `sizes.Family`."""
+class Reading(Family):
+    """Questions about documents."""
 
     generated = 32
     question = 'Question:'
@@ -94,27 +94,13 @@ class Reading:
                 )
         self._numbers = {question.text: i for i, question in enumerate(self.questions)}
 
-    def prepare(self, draws: Draws, count: Count, length: int) -> int:
-        """The number of documents, by the first question."""
-        return search(
-            lambda units: count(''.join(self._draw(draws, units, 0)[:2])),
-            length - self.generated, STEP, STEP, lambda each: int((length / each) * 3),
-        )  # fmt: skip
-
-    def sample(
-        self, draws: Draws, count: Count, length: int, plan: Any, number: int, tries: int
-    ) -> Sample:
-        """See `sizes.Family`; `number` is that of the question."""
-        room = length - self.generated
-        return fitted(lambda n: self._draw(draws, n, number), count, room, plan, STEP, tries)
+    def step(self, length: int) -> int:
+        """Documents."""
+        return STEP
 
     def parts(self, sample: Sample) -> list[str]:
         """The first answer."""
         return sample.outputs[:1]
-
-    def written(self, parts: list[str]) -> str:
-        """The answer as it is."""
-        return ''.join(parts)
 
     def guess(self, seen: str, question: str, named: list[str]) -> str | None:
         """The answer in the file, if all documents that answer the question were seen."""
@@ -125,8 +111,8 @@ class Reading:
         known = all(self._documents[number] in seen for number in found.needed)
         return found.answers[0] if known else None
 
-    def _draw(self, draws: Draws, units: int, number: int) -> Sample:
-        """A sample with this many documents; `Unfit` if there are fewer than are needed."""
+    def draw(self, draws: Draws, units: int, length: int, number: int) -> Sample:
+        """See `sizes.Family`; `number` is that of the question."""
         asked, documents = self.questions[number], self._documents
         more = units - len(asked.needed)
         if units >= len(documents):

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,11 @@ class Sample(NamedTuple):
     prefix: str
     outputs: list[str]
 
+    @property
+    def prompt(self) -> str:
+        """What a model reads."""
+        return self.text + self.prefix
+
 
 class Draws(NamedTuple):
     """The random numbers of a file or of a document.
@@ -53,7 +58,7 @@ def draws_of(seed: int) -> Draws:
     return Draws(random.Random(seed), np.random.RandomState(seed), seed)
 
 
-class Family(Protocol):
+class Family:
     """A task of RULER.
 
     Attributes:
@@ -61,6 +66,7 @@ class Family(Protocol):
       question, due: how the question begins, after a new line, and how the prefix ends.
       letters: a pattern of the characters of answers; any token of these may be an unknown part.
       part: a pattern of the whole parts of an answer, each a group.
+      between: what stands between the parts of an answer.
     """
 
     generated: int
@@ -68,23 +74,42 @@ class Family(Protocol):
     due: str
     letters: str
     part: str
+    between = ', '
+
+    def step(self, length: int) -> int:
+        """Units by which a sample shrinks until it fits into a length."""
+        raise NotImplementedError
+
+    def draw(self, draws: Draws, units: int, length: int, number: int) -> Sample:
+        """A sample with this many units of text; raises `Unfit` if there are too few for its parts."""
+        raise NotImplementedError
 
     def prepare(self, draws: Draws, count: Count, length: int) -> Any:
         """What all samples of a length share, such as their number of units; raises `Unfit`."""
+        step = self.step(length)
+        return search(
+            lambda units: count(self.draw(draws, units, length, 0).prompt),
+            length - self.generated, step, step, lambda each: int((length / each) * 3),
+        )  # fmt: skip
 
     def sample(
         self, draws: Draws, count: Count, length: int, plan: Any, number: int, tries: int
     ) -> Sample:
         """The sample of a `number` in its file, with a `plan` of `prepare`; otherwise as `fitted`."""
+        room, step = length - self.generated, self.step(length)
+        return fitted(lambda n: self.draw(draws, n, length, number), count, room, plan, step, tries)
 
     def parts(self, sample: Sample) -> list[str]:
         """The parts of the answer to learn, in an order that follows from the text."""
+        return sample.outputs
 
     def written(self, parts: list[str]) -> str:
         """The answer of these parts."""
+        return self.between.join(parts)
 
     def guess(self, seen: str, question: str, named: list[str]) -> str | None:
         """The next part of the answer, after those `named`, by the end `seen` of the context."""
+        raise NotImplementedError
 
 
 def search(
@@ -123,7 +148,7 @@ def fitted(
     while tries:
         try:
             sample = draw(units)
-            if count(sample.text + sample.prefix) <= room:
+            if count(sample.prompt) <= room:
                 return sample
             tries -= units <= step
             units -= step if units > step else 0

@@ -10,6 +10,7 @@ from longmem_jax.data.sets.ruler.sizes import (
     SHORT,
     Count,
     Draws,
+    Family,
     Sample,
     Unfit,
     fitted,
@@ -36,14 +37,15 @@ class Plan(NamedTuple):
     example: str
 
 
-class Variables:
-    """Variable tracking, a `sizes.Family`."""
+class Variables(Family):
+    """Variable tracking."""
 
     generated = 30
     question = 'Question:'
     due = 'they are: '
     letters = '[A-Z]+'
     part = '([A-Z]{5})'
+    between = ' '
 
     def __init__(self, example: bool):
         """`example`: whether a worked example is before the text."""
@@ -56,7 +58,7 @@ class Variables:
           UsageError: the example cannot fit, whatever the length.
         """
         example = self._worked(draws, count) if self._example else ''
-        step = self._step(length)
+        step = self.step(length)
         units = search(
             lambda n: self._size(draws, count, n),
             length - self.generated - count(example), step, step,
@@ -75,15 +77,7 @@ class Variables:
                 return sample
             return sample._replace(text=self._renamed(draws, plan.example) + '\n' + sample.text)
 
-        return fitted(draw, count, length - self.generated, plan.units, self._step(length), tries)
-
-    def parts(self, sample: Sample) -> list[str]:
-        """The names in the order of the chain."""
-        return sample.outputs
-
-    def written(self, parts: list[str]) -> str:
-        """Names with blanks."""
-        return ' '.join(parts)
+        return fitted(draw, count, length - self.generated, plan.units, self.step(length), tries)
 
     def guess(self, seen: str, question: str, named: list[str]) -> str | None:
         """The name that is due, if it was seen; all of the text belong to one chain."""
@@ -91,11 +85,12 @@ class Variables:
         place = len(named) + len(names) - NAMES  # the last were seen
         return names[place] if 0 <= place < len(names) else None
 
-    def _step(self, length: int) -> int:
+    def step(self, length: int) -> int:
+        """Lines of noise."""
         return 5 if length < SHORT else 10
 
     def _size(self, draws: Draws, count: Count, units: int, letters: int = 5) -> int:
-        return count(''.join(self._draw(draws, units, letters)[:2]))
+        return count(self._draw(draws, units, letters).prompt)
 
     def _worked(self, draws: Draws, count: Count) -> str:
         """The worked example with its answer: names of three letters."""
