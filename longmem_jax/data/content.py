@@ -36,7 +36,7 @@ SAME_FILES = (
 )
 
 
-def describe(data: Any, corpus: AnyCorpus) -> dict[str, Any]:
+def describe(data: Any, corpus: Any) -> dict[str, Any]:
     """The training data.
 
     Returns:
@@ -50,13 +50,13 @@ def describe(data: Any, corpus: AnyCorpus) -> dict[str, Any]:
     content[ORDER] = f'version {order.VERSION}'
     if data.source in SOURCES and SOURCES[data.source].sampled:
         content['digest of three training documents'] = _digest_of_documents(corpus)
-    files = _of_stored(corpus) if data.tokenized else digest_of_files(data, 'train')
+    files = corpus.files if data.tokenized else digest_of_files(data, 'train')
     if files is not None:
         content['digest of training files'] = files
     return {'place': {f'config.data.{name}': data[name] for name in PLACE}, 'content': content}
 
 
-def compared(data: Any, corpus: AnyCorpus, split: str) -> dict[str, Any]:
+def compared(data: Any, corpus: Any, split: str) -> dict[str, Any]:
     """What the processes of a run compare of a split; more than a checkpoint keeps, see `describe`.
 
     Returns:
@@ -75,14 +75,9 @@ def compared(data: Any, corpus: AnyCorpus, split: str) -> dict[str, Any]:
             break
     found['digest of some documents'] = digest.hexdigest()[:16]
     if data.tokenized:
-        return found | {'digest of the texts that were tokenized': _of_stored(corpus)}
+        return found | {'digest of the texts that were tokenized': corpus.files}
     files = _files(data, split) or _in_folders(data, split)
     return found | {'digest of files': files and digest_of(files, sampled=True)}
-
-
-def _of_stored(corpus: Any) -> Any:
-    """The digest of its files that a `tokenized.StoredCorpus` keeps."""
-    return corpus.files
 
 
 def _spread(count: int, most: int) -> list[int]:

@@ -66,9 +66,6 @@ class Corpus:
         """Tokenizes nothing yet."""
         self.tokenizer = tokenizer
         self._source = source
-        import grain  # takes long to import, and configs name data sets without reading them
-
-        self._documents = grain.MapDataset.source(source).map(self._tokenize)
         self._cache: collections.OrderedDict[int, TokenizedDocument] = collections.OrderedDict()
         self._cached_bytes = 0
         self._in_use: weakref.WeakValueDictionary[int, TokenizedDocument] = (
@@ -77,7 +74,7 @@ class Corpus:
         self._lengths: np.ndarray | None = None
         self._lock = threading.Lock()  # guards both
 
-    def _tokenize(self, document: Document) -> TokenizedDocument:
+    def _tokenized(self, document: Document) -> TokenizedDocument:
         tokens = self.tokenizer.encode(document.text)
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.tokenizer.vocab_size:
             raise UsageError(
@@ -89,7 +86,7 @@ class Corpus:
         return TokenizedDocument(tokens, len(document.text))
 
     def __len__(self) -> int:
-        return len(self._documents)
+        return len(self._source)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
         with self._lock:
@@ -98,7 +95,7 @@ class Corpus:
                 return self._cache[index]
             if (document := self._in_use.get(index)) is not None:
                 return document
-        document = self._documents[index]
+        document = self._tokenized(self._source[index])
         with self._lock:
             document = self._in_use.setdefault(index, document)  # perhaps another thread was faster
             if index not in self._cache and _size(document) <= CACHED_BYTES:
