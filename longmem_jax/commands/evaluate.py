@@ -9,7 +9,7 @@ from longmem_jax.commands import by_source
 from longmem_jax.commands.floors import show_beside
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.commands.task_series import by_value, named
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.documents import require_split
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, passes
@@ -43,8 +43,7 @@ def evaluate(
         several lanes or overlapping windows.
     """
     config = experiment.config.evaluate
-    if split not in SPLITS:
-        raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+    require_split(split)
     if save_state:
         state_file.require_writable(save_state)
     if save_state and config.num_lanes != 1:

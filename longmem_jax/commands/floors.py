@@ -2,8 +2,7 @@
 
 import jax
 
-from longmem_jax.data.documents import SPLITS
-from longmem_jax.errors import UsageError
+from longmem_jax.data.documents import require_split
 from longmem_jax.evaluation import floors
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
@@ -18,8 +17,7 @@ def measure(experiment: Experiment, split: str = 'test') -> floors.Floors:
     Raises:
       UsageError: an unknown split, or one whose questions no rule answers.
     """
-    if split not in SPLITS:
-        raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+    require_split(split)
     found = floors.measure(
         experiment.config, split, experiment.corpus(split), lambda: experiment.corpus('train')
     )

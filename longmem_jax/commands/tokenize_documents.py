@@ -14,7 +14,7 @@ import ml_collections
 
 from longmem_jax.data import load, tokenized
 from longmem_jax.data.corpus import AnyCorpus, Corpus
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.documents import SPLITS, require_split
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import own_folder
@@ -40,8 +40,8 @@ def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> No
         raise UsageError(
             "config.data.tokenized = '': give the folder to write, --config.data.tokenized=DIR."
         )
-    if split not in ('', *SPLITS):
-        raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+    if split:
+        require_split(split)
     if jax.process_count() > 1:
         raise UsageError('--mode=tokenize: one process does it, on all cores of its machine.')
     if data.source == 'text' and _real(data.tokenized).is_relative_to(_real(data.path)):

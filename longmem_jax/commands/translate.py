@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from longmem_jax import files
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.documents import require_split
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.evaluator import Evaluator
@@ -64,8 +64,7 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Any]:
     Raises:
       UsageError: an unknown split, several processes, no checkpoint, or a library is missing.
     """
-    if split not in SPLITS:
-        raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+    require_split(split)
     sharding.require_one_process("--mode=evaluate of a 'seq2seq' model")
     require_libraries()
     progress = Progress(0, log_every=0)

@@ -92,6 +92,12 @@ class Pieces:
         return Document(f'{document.name}[{start}:{end}]', document.text[start:end])
 
 
+def require_split(split: str) -> None:
+    """Raises `UsageError` unless `split` is one of `SPLITS`."""
+    if split not in SPLITS:
+        raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+
+
 def require_fractions(fractions: Sequence[float]) -> None:
     """Raises `UsageError` unless `config.data.fractions` are three shares."""
     if len(fractions) != 3 or min(fractions) <= 0 or sum(fractions) > 1 + 1e-6:
