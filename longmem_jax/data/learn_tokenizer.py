@@ -180,18 +180,16 @@ def word_path(vocabulary: Path) -> Path:
 
 
 def keep_word(vocabulary: Path, word: dict[str, Any]) -> None:
-    """Writes the word on the data; raises `UsageError` if it cannot be written."""
+    """Writes the word on the data of a vocabulary, with its checksum, for `require_whole`.
+
+    Raises:
+      UsageError: it cannot be written.
+    """
     path = word_path(vocabulary)
     try:
-        write_json(path, word)
+        write_json(path, word | {CHECKSUM: checksum(vocabulary)})
     except OSError as error:
         raise UsageError(f'{path}: cannot be written ({error}).') from error
-
-
-def keep_checksum(vocabulary: Path) -> None:
-    """Adds the checksum of a vocabulary to the word on its data, for `require_whole`."""
-    path = word_path(vocabulary)
-    keep_word(vocabulary, json_file.read(path) | {CHECKSUM: checksum(vocabulary)})
 
 
 def require_whole(vocabulary: Path) -> None:

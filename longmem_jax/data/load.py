@@ -8,7 +8,6 @@ from longmem_jax.data.documents import SPLITS, First, Pieces, Source
 from longmem_jax.data.learn_tokenizer import (
     LEARNT,
     SUFFIX,
-    keep_checksum,
     keep_word,
     learn,
     require_same_data,
@@ -79,9 +78,8 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
     path = workdir / f'tokenizer.{settings.kind}.{settings.size}{SUFFIX[settings.kind]}'
     if not path.exists():
         source = load_source(data, 'train')
-        keep_word(path, word_on(data, source))
         learn(settings.kind, source, settings.size, path)
-        keep_checksum(path)
+        keep_word(path, word_on(data, source))
         return load_tokenizer(settings.kind, path)
     require_whole(path)
     if word_path(path).exists() and not any(

@@ -22,6 +22,7 @@ from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.load import load_source
 from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.files import write_json
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.hosts import chat, hosts
@@ -239,7 +240,7 @@ def use_model(model: Path) -> None:
 
 def word(folder: Path) -> None:
     about = dict(data='text', documents=3, ends='0')
-    learn_tokenizer.keep_word(folder / 'tokenizer.words.0.txt', about)
+    write_json(learn_tokenizer.word_path(folder / 'tokenizer.words.0.txt'), about)
 
 
 def read_word(folder: Path) -> None:
