@@ -208,6 +208,18 @@ def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[s
     return problems
 
 
+def of_series(
+    section: Mapping[str, Any],
+    allowed: Mapping[str, Any],
+    name: str,
+    least: int,
+    words: str,
+) -> list[str]:
+    """`of_section` of what is `allowed`, and `rising` of one more field, `name`."""
+    others = {field: section[field] for field in section if field != name}
+    return of_section(others, allowed) + rising(section, name, least, words)
+
+
 def _of_choice(section: Mapping[str, Any], name: str, choice: Sequence[Any]) -> list[str]:
     """Problems of a field that must be one of some words, or a number in a range."""
     if isinstance(choice[0], str):

@@ -16,7 +16,7 @@ from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, source_of
 from longmem_jax.data.tasks.recall import between
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section, rising
+from longmem_jax.problems import of_series
 
 GIVEN = '\n\nThe pass key is {0}. Remember it: {0} is the pass key.\n\n'
 ASKED = '\n\nWhat is the pass key? The pass key is'
@@ -30,9 +30,7 @@ FIELDS = dict(
 
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `distances`, in characters, must be in rising order."""
-    problems = of_section({n: settings[n] for n in settings if n != 'distances'}, FIELDS)
-    problems += rising(settings, 'distances', 0, 'characters, such as (100, 400, 1600)')
-    return problems
+    return of_series(settings, FIELDS, 'distances', 0, 'characters, such as (100, 400, 1600)')
 
 
 class _Documents(Sequence[Any]):

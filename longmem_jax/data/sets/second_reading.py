@@ -21,7 +21,7 @@ from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section, rising
+from longmem_jax.problems import of_series
 
 FIELDS = dict(
     documents=(1, 10**9),
@@ -34,9 +34,7 @@ KEPT_TEXTS = 256  # that are not read from files again
 
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `lengths` of a copy, in bytes, must be in rising order."""
-    problems = of_section({n: settings[n] for n in settings if n != 'lengths'}, FIELDS)
-    problems += rising(settings, 'lengths', 1, 'bytes of a copy, such as (64, 256)')
-    return problems
+    return of_series(settings, FIELDS, 'lengths', 1, 'bytes of a copy, such as (64, 256)')
 
 
 def texts(data: Any, split: str) -> Source:

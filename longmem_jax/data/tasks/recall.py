@@ -18,7 +18,7 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
-from longmem_jax.problems import of_section, rising
+from longmem_jax.problems import of_series
 
 KINDS = ('passkey', 'needles', 'copy', 'associative')
 SPREADS = ('even', 'log')
@@ -39,13 +39,11 @@ SERIES = 'distances'  # `--mode=evaluate` scores each by itself
 
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `distances` must be in rising order."""
-    other_fields = {name: settings[name] for name in settings if name != 'distances'}
-    other_fields = {'spread': 'even', 'ask_every': 0} | other_fields
-    problems = of_section(other_fields, FIELDS)
-    problems += rising(settings, 'distances', 0, 'tokens, such as (64, 256, 1024)')
-    if problems:
+    settings = {'spread': 'even', 'ask_every': 0} | {name: settings[name] for name in settings}
+    words = 'tokens, such as (64, 256, 1024)'
+    if problems := of_series(settings, FIELDS, 'distances', 0, words):
         return problems
-    if other_fields['ask_every'] and settings['kind'] != 'passkey':
+    if settings['ask_every'] and settings['kind'] != 'passkey':
         problems.append(
             f"ask_every = {settings['ask_every']}: only with kind = 'passkey', where a question is one "
             'token'

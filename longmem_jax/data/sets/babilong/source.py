@@ -27,7 +27,7 @@ from longmem_jax.data.sets.babilong.text import asked, written
 from longmem_jax.data.sources import DataSource, Prompts
 from longmem_jax.data.tokenizers import Bytes, Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section, rising
+from longmem_jax.problems import of_series
 
 FIELDS = dict(
     name=tuple(STORIES),
@@ -44,9 +44,8 @@ LEARNT_FROM, LEARNT_BYTES = 300, 1 << 14  # documents, and bytes of each, for a 
 
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `lengths`, in tokens, must be in rising order."""
-    problems = of_section({n: settings[n] for n in settings if n != 'lengths'}, FIELDS)
-    problems += rising(settings, 'lengths', 0, 'tokens of a document, such as (1024, 4096)')
-    if problems:
+    words = 'tokens of a document, such as (1024, 4096)'
+    if problems := of_series(settings, FIELDS, 'lengths', 0, words):
         return problems
     lengths = settings['lengths']
     if 0 < (least := min(filter(None, lengths), default=0)) <= settings['prompt']:

@@ -35,7 +35,7 @@ from longmem_jax.data.sets.ruler.variables import Variables
 from longmem_jax.data.sources import DataSource, Prompts
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.problems import of_section, rising
+from longmem_jax.problems import of_series
 from longmem_jax.untrusted import json_file
 
 NAMES = (*needles.KINDS, 'vt', 'cwe', 'fwe', *READERS)
@@ -53,10 +53,8 @@ LARGEST_FILE = 1 << 30  # bytes
 
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `lengths`, in tokens with those to be written, in rising order."""
-    problems = of_section({n: settings[n] for n in settings if n != 'lengths'}, FIELDS)
     words = 'tokens of prompt and answer, such as (512, 4096)'
-    problems += rising(settings, 'lengths', 1, words)
-    return problems
+    return of_series(settings, FIELDS, 'lengths', 1, words)
 
 
 def _content(data: Any, what: str) -> Any:
