@@ -21,11 +21,11 @@ from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
+from longmem_jax.reporting.trackers import Hook
 from longmem_jax.training import checkpoint, identity, storage
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.identity import GoingOn, model_of, settings_of
-from longmem_jax.training.job import Hook
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
 
 

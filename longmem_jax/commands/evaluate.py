@@ -14,6 +14,7 @@ from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
+from longmem_jax.evaluation.tables import show
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import cache
 from longmem_jax.generation import memory_file as state_file
@@ -21,7 +22,6 @@ from longmem_jax.generation.reader import Reader
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.stack import has_table, is_plain
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import show
 from longmem_jax.reporting.waiting import Waiting
 
 

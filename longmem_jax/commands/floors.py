@@ -4,9 +4,9 @@ import jax
 
 from longmem_jax.data.documents import require_split
 from longmem_jax.evaluation import floors
+from longmem_jax.evaluation.tables import show_floors
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import show_floors
 
 
 def measure(experiment: Experiment, split: str = 'test') -> floors.Floors:

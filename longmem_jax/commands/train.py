@@ -20,13 +20,13 @@ from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
+from longmem_jax.evaluation.tables import in_short, show, write_results
 from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops, to_devices
 from longmem_jax.generation import cache
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
 from longmem_jax.memory import registry
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
 from longmem_jax.training import runner
 from longmem_jax.training.job import Plan, Step

@@ -11,11 +11,11 @@ from longmem_jax.data.documents import require_split
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.tables import show
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.generation.translator import Translator, bleu, require_libraries
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import show
 
 
 def translate_split(

@@ -1,13 +1,11 @@
 """Console output of a run: a bar on a terminal, plain lines elsewhere; process 0 only."""
 
 import contextlib
-import sys
 import time
 from typing import Any, TextIO
 
 import jax
 from rich import box
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -31,9 +29,7 @@ class Progress:
         """Writes to `out` (default: stdout); `terminal` forces terminal or plain output."""
         self.total, self.log_every = total, log_every
         self._quiet = jax.process_index() != 0
-        self._console = Console(
-            file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
-        )
+        self._console = waiting.console(out, terminal)
         self._bar: Bar | None = None
         self._started: tuple[float, int] | None = None
 

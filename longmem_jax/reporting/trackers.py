@@ -5,10 +5,14 @@ are those of the events: 'train/loss', 'validation/bits_per_byte'.
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from longmem_jax.errors import UsageError, nearest
-from longmem_jax.training.job import Hook, Metrics
+
+Metrics = dict[str, Any]
+# Called with step, group and numbers whenever a run writes some; 'checkpoint' has none.
+Hook = Callable[[int, str, Metrics], Any]
 
 
 def wandb(**settings: Any) -> Hook:

@@ -17,6 +17,11 @@ from longmem_jax.errors import visible
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between lines
 
 
+def console(out: TextIO | None, terminal: bool | None) -> Console:
+    """Writes to `out`, None = stdout; `terminal`: whether that is one, None = ask it."""
+    return Console(file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True)
+
+
 def duration(seconds: float) -> str:
     """h:mm:ss."""
     minutes, seconds = divmod(int(seconds), 60)
@@ -48,9 +53,7 @@ class Waiting:
           terminal: whether `out` is one; None = ask it.
         """
         self._what, self._total, self._unit, self._clock = visible(what), total, unit, clock
-        self._console = Console(
-            file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
-        )
+        self._console = console(out, terminal)
         self._quiet = jax.process_index() != 0
         self._first: tuple[float, int] | None = None
         self._due = clock() + FIRST
@@ -126,15 +129,12 @@ def busy(
     if jax.process_index() != 0:
         yield
         return
-    console = Console(
-        file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
-    )
-    what = visible(what)
-    console.print(f'{what} ...', markup=False)
+    shown, what = console(out, terminal), visible(what)
+    shown.print(f'{what} ...', markup=False)
     began = time.monotonic()
-    if console.is_terminal:
+    if shown.is_terminal:
         columns = SpinnerColumn(), TextColumn(what), TimeElapsedColumn()
-        with Bar(*columns, console=console, transient=True) as bar:
+        with Bar(*columns, console=shown, transient=True) as bar:
             bar.add_task('', total=None)
             yield
         return
@@ -142,7 +142,7 @@ def busy(
 
     def tell() -> None:
         while not wait(ended, EVERY):
-            console.print(f'{what}: {duration(time.monotonic() - began)} so far', markup=False)
+            shown.print(f'{what}: {duration(time.monotonic() - began)} so far', markup=False)
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()

@@ -18,7 +18,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.files import copy, open_own, write
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.events import Events
-from longmem_jax.training.job import Hook
+from longmem_jax.reporting.trackers import Hook
 
 if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,9 +10,9 @@ import numpy as np
 from longmem_jax import files
 from longmem_jax.errors import number_of
 from longmem_jax.evaluation.result import Result, segment_text
+from longmem_jax.evaluation.tables import show
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import show
 from longmem_jax.reporting.waiting import Waiting
 from longmem_jax.retrieval import report, spalm
 from longmem_jax.retrieval.cache import Cache

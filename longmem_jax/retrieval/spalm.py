@@ -29,11 +29,11 @@ from longmem_jax.devices import initial
 from longmem_jax.errors import UsageError, number_of
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.evaluation.result import Result
+from longmem_jax.evaluation.tables import show
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import own_folder
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import show
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.retrieval import gated
 from longmem_jax.retrieval.gated import Gate, Scores

@@ -4,9 +4,9 @@ import math
 
 from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
+from longmem_jax.reporting.writers import Writer
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.job import Plan
-from longmem_jax.training.record import Writer
 
 
 class Best:

@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 State = Any  # any pytree of arrays
 Metrics = dict[str, Any]
-# Called with step, group and numbers whenever a run writes some; 'checkpoint' has none.
-Hook = Callable[[int, str, Metrics], Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,67 +1,19 @@
 """Metrics of a run while it trains: fetched one step late, with rates and non-finite steps."""
 
-import contextlib
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.writers import Writer
 from longmem_jax.training.job import Job, Metrics, Step
 from longmem_jax.training.keeping import way_back
 from longmem_jax.training.metrics import METRICS
-
-
-class Writer(Protocol):
-    """Where metrics go; `reporting.writers.Writer` is one."""
-
-    def resume(self, step: int, *, again: bool = False, every: int = 0, keep: bool = False) -> str:
-        """Deletes what was written after `step`, with `again` also its test; what was damaged, or ''.
-
-        `every`: steps from one line to the next; 0 = not known. With `keep` the file as it was is kept,
-        as where something was damaged.
-        """
-
-    def last(self, group: str) -> dict[str, Any]:
-        """The newest scalars of a group; {} if there are none."""
-
-    def rows(self, group: str) -> dict[int, dict[str, Any]]:
-        """All scalars of a group that are in the file, by step."""
-
-    def has(self, step: int, group: str) -> bool:
-        """Whether there are scalars of a group at a step."""
-
-    def scalars(self, step: int, group: str, values: Metrics) -> None:
-        """Writes scalars under a group such as 'train' or 'speed'."""
-
-    def saved(self, step: int) -> None:
-        """Notes that the checkpoint of a step is whole on the disk."""
-
-    def flush(self) -> None:
-        """Waits until the scalars that were written are on the disk."""
-
-    def close(self) -> None:
-        """Flushes and closes."""
-
-
-class Progress(Protocol):
-    """Console output; `reporting.progress.Progress` is one."""
-
-    def update(self, step: int, text: str) -> None:
-        """Shows the step that the run has reached, with a text."""
-
-    def say(self, text: str) -> None:
-        """Prints a line."""
-
-    def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Shows what is done while a call lasts."""
-
-    def close(self) -> None:
-        """Closes the output; may be called twice."""
 
 
 class _Meter:

@@ -19,10 +19,12 @@ from longmem_jax import stopping
 from longmem_jax.devices import allocator, processes
 from longmem_jax.errors import UsageError
 from longmem_jax.files import own_folder
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.writers import Writer
 from longmem_jax.training.best import Best
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.job import Job, Metrics, State
-from longmem_jax.training.record import Progress, Record, Writer
+from longmem_jax.training.record import Record
 
 ONE = (('devices', 'device'), ('processes', 'process'))
 PROFILED = (3, 8)  # steps that `profile` traces, counted from the first of this run

@@ -16,8 +16,8 @@ from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.tables import in_short, show, write_results
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import in_short, show, write_results
 from tests.toys import LENGTH, VOCAB, toy
 
 LANES, SEGMENTS = 2, 21

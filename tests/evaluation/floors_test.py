@@ -17,9 +17,9 @@ from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation import floors
 from longmem_jax.evaluation.ngrams import NGrams, stream
+from longmem_jax.evaluation.tables import show_floors
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import show_floors
 from tests.data.tasks_test import KEYS
 
 LENGTH = 8

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from longmem_jax.evaluation.result import Result
+from longmem_jax.evaluation.tables import show, write_results
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.reporting.results import show, write_results
 from longmem_jax.training import metrics
 
 
