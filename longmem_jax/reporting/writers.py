@@ -43,12 +43,12 @@ class _Lines:
     """The lines of a `metrics.jsonl`.
 
     Attributes:
-      rows: the values of each whole line, with its bytes.
+      rows: the values of each whole line, the checksum in it of the line before, and its bytes.
       damaged: numbers of damaged lines, from 1; a last line that was cut short is not counted.
       missing: numbers of lines before which others were taken out.
     """
 
-    rows: list[tuple[dict[str, Any], bytes]]
+    rows: list[tuple[dict[str, Any], str, bytes]]
     damaged: list[int]
     missing: list[int]
 
@@ -67,38 +67,25 @@ def _checksum(line: bytes) -> str:
     return f'{zlib.crc32(line):08x}'
 
 
-def _chained(rows: list[tuple[dict[str, Any], bytes]]) -> list[bytes]:
-    """The lines of rows, each of which names the one before; others stay as they are."""
+def _chained(rows: list[tuple[dict[str, Any], str, bytes]]) -> list[bytes]:
+    """The lines of rows, each of which names the one before."""
     lines, before = [], FIRST
-    for row, line in rows:
-        named = _after(line)
-        lines.append(line if named in (None, before) else _line(row, before))
+    for row, after, line in rows:
+        lines.append(line if after == before else _line(row, before))
         before = _checksum(lines[-1])
     return lines
 
 
-def _after(line: bytes) -> str | None:
-    """What a whole line says of the one before; None = nothing, as in earlier versions."""
-    return json.loads(line).get(AFTER)
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """The values of a line; None if it is damaged. Lines of earlier versions have no checksum."""
-    if sealed := SEALED.fullmatch(line):
-        line = sealed[1] + b'}'
-        if zlib.crc32(line) != int(sealed[2], 16):
-            return None
+def _row(line: bytes) -> tuple[dict[str, Any], str] | None:
+    """The values of a line, and the checksum in it of the line before; None if it is damaged."""
+    sealed = SEALED.fullmatch(line)
+    if sealed is None or zlib.crc32(sealed[1] + b'}') != int(sealed[2], 16):
+        return None
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = json.loads(sealed[1] + b'}')
+        return row, row.pop(AFTER)
+    except (ValueError, RecursionError, KeyError):
         return None
-    if not isinstance(row, dict) or type(row.get('step')) is not int:
-        return None
-    row.pop(AFTER, None)
-    texts = {name for name, value in row.items() if isinstance(value, str)}
-    # Non-numeric text was a checksum.
-    plain = all(row[name] in ('nan', 'inf', '-inf') for name in texts - {'group'})
-    return row if 'group' in texts and plain else None
 
 
 def _read(path: Path) -> _Lines:
@@ -107,11 +94,11 @@ def _read(path: Path) -> _Lines:
     lines = path.read_bytes().split(b'\n') if path.exists() else [b'']
     before: str | None = FIRST  # None: not known, after a damaged line
     for number, line in enumerate(lines, 1):
-        row = _row(line)
-        if row is not None:
-            if None not in (before, _after(line)) and _after(line) != before:
+        if read := _row(line):
+            row, after = read
+            if before not in (None, after):
                 found.missing.append(number)
-            found.rows.append((row, line))
+            found.rows.append((row, after, line))
             before = _checksum(line)
         elif number < len(lines):
             found.damaged.append(number)
@@ -121,7 +108,7 @@ def _read(path: Path) -> _Lines:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The values of the lines of a `metrics.jsonl`; damaged lines are left out."""
-    return [row for row, _ in _read(path).rows]
+    return [row for row, _, _ in _read(path).rows]
 
 
 def _some(numbers: list[int]) -> str:
@@ -200,13 +187,13 @@ class Writer:
             self._purge = step
         found = _read(self._path)
         kept = [
-            (row, line)
-            for row, line in found.rows
+            (row, after, line)
+            for row, after, line in found.rows
             if row['step'] < step
             or (row['step'] == step and not (again and row['group'].startswith('test')))
         ]
-        self._known = {(row['step'], row['group']) for row, _ in kept}
-        self._last = {row['group']: row for row, _ in kept}
+        self._known = {(row['step'], row['group']) for row, *_ in kept}
+        self._last = {row['group']: row for row, *_ in kept}
         problems = []
         if found.damaged:
             problems.append(f'left out {len(found.damaged)} damaged lines ({_some(found.damaged)})')
@@ -217,12 +204,12 @@ class Writer:
         said = (
             f'{"; ".join(problems)}; the file as it was is {self._keep().name}' if problems else ''
         )
-        if last := _ends_early([row['step'] for row, _ in kept], step, every):
+        if last := _ends_early([row['step'] for row, *_ in kept], step, every):
             ends = f'ends at step {last[0]:,}, and the run is at step {step:,}: lines are missing'
             said = f'{said}; it {ends}' if said else ends
         if self._path.exists():
             write(self._path, b''.join(line + b'\n' for line in _chained(kept)))
-        for row, _ in kept:
+        for row, *_ in kept:
             if row['step'] == step and self._purge is not None:
                 self._add(step, row['group'], row)
         return f'{self._path}: {said}.' if said else ''
@@ -255,7 +242,7 @@ class Writer:
             return
         if self._file is None:
             found = _read(self._path).rows  # as the run before has left it
-            self._before = _checksum(found[-1][1]) if found else FIRST
+            self._before = _checksum(found[-1][-1]) if found else FIRST
             self._file = open_own(self._path, 'ab')
         line = {'step': step, 'group': group}
         line |= {name: _plain(value) for name, value in values.items()}
