@@ -162,8 +162,12 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
 
 CHECKSUM = 'vocabulary'
 _WORD = schema.fields(
-    {'data': schema.text(), 'documents': schema.whole(0, 1 << 60), 'ends': schema.text()},
-    others=True,
+    {
+        'data': schema.text(),
+        'documents': schema.whole(0, 1 << 60),
+        'ends': schema.text(),
+        CHECKSUM: schema.text(),
+    }
 )
 
 
@@ -192,27 +196,29 @@ def keep_word(vocabulary: Path, word: dict[str, Any]) -> None:
         raise UsageError(f'{path}: cannot be written ({error}).') from error
 
 
-def require_whole(vocabulary: Path) -> None:
-    """Raises `UsageError` if a vocabulary is not what was learned; one of earlier versions passes."""
-    path = word_path(vocabulary)
-    if path.exists():
-        kept = schema.require(json_file.read(path), _WORD, path).get(CHECKSUM)
-        if kept not in (None, checksum(vocabulary)):
-            raise UsageError(
-                f'{vocabulary}: was cut or changed since it was learned. Put it back; or delete it, if '
-                'nothing was trained with it, to learn it again.'
-            )
+def require_whole(vocabulary: Path) -> dict[str, Any] | None:
+    """The word on the data of a vocabulary; None if there is none.
 
-
-def require_same_data(vocabulary: Path, now: dict[str, Any]) -> None:
-    """Raises `UsageError` if a vocabulary was learned from other data than `now`, their `word_on`.
-
-    A moved text is the same, and a file without a word on its data passes.
+    Raises:
+      UsageError: the vocabulary is not what was learned.
     """
     path = word_path(vocabulary)
     if not path.exists():
-        return
-    then = schema.require(json_file.read(path), _WORD, path)
+        return None
+    word = schema.require(json_file.read(path), _WORD, path)
+    if word[CHECKSUM] != checksum(vocabulary):
+        raise UsageError(
+            f'{vocabulary}: was cut or changed since it was learned. Put it back; or delete it, if '
+            'nothing was trained with it, to learn it again.'
+        )
+    return word
+
+
+def require_same_data(vocabulary: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises `UsageError` if a vocabulary was learned `then` from other data than there are `now`.
+
+    Both are the word on the data. A moved text is the same.
+    """
     if (then['documents'], then['ends']) != (now['documents'], now['ends']):
         named = [f'{word["data"]}, {word["documents"]:,} documents' for word in (then, now)]
         differs = f'other data: {named[0]}; config.data has {named[1]}'

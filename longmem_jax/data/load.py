@@ -13,7 +13,6 @@ from longmem_jax.data.learn_tokenizer import (
     require_same_data,
     require_whole,
     word_on,
-    word_path,
 )
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
@@ -81,12 +80,10 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
         learn(settings.kind, source, settings.size, path)
         keep_word(path, word_on(data, source))
         return load_tokenizer(settings.kind, path)
-    require_whole(path)
-    if word_path(path).exists() and not any(
-        each.name.isdigit() for each in named(workdir / 'checkpoints')
-    ):
-        # A trained model needs its own vocabulary, also for other texts.
-        require_same_data(path, word_on(data, load_source(data, 'train')))
+    word = require_whole(path)
+    # A trained model needs its own vocabulary, also for other texts.
+    if word and not any(each.name.isdigit() for each in named(workdir / 'checkpoints')):
+        require_same_data(path, word, word_on(data, load_source(data, 'train')))
     return load_tokenizer(settings.kind, path)
 
 

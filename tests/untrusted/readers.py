@@ -22,7 +22,6 @@ from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.load import load_source
 from longmem_jax.data.tokenizer_files import load_tokenizer
-from longmem_jax.files import write_json
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.hosts import chat, hosts
@@ -239,13 +238,15 @@ def use_model(model: Path) -> None:
 
 
 def word(folder: Path) -> None:
+    (folder / 'tokenizer.words.0.txt').write_text('a')
     about = dict(data='text', documents=3, ends='0')
-    write_json(learn_tokenizer.word_path(folder / 'tokenizer.words.0.txt'), about)
+    learn_tokenizer.keep_word(folder / 'tokenizer.words.0.txt', about)
 
 
 def read_word(folder: Path) -> None:
     about = dict(data='text', documents=3, ends='0')
-    learn_tokenizer.require_same_data(folder / 'tokenizer.words.0.txt', about)
+    if word := learn_tokenizer.require_whole(folder / 'tokenizer.words.0.txt'):
+        learn_tokenizer.require_same_data(folder / 'tokenizer.words.0.txt', word, about)
 
 
 def run(folder: Path) -> None:
