@@ -25,6 +25,7 @@ from longmem_jax.generation.text import (
     read_prompts,
     require_one_text,
     require_one_way,
+    say_aside,
 )
 from longmem_jax.models.stack import context_of, has_table
 from longmem_jax.reporting.waiting import Waiting
@@ -53,7 +54,7 @@ class Writer:
         """
         sharding.require_one_process('--mode=generate')
         self._settings = experiment.config.generate.to_dict() | options
-        self.params, self.step = newest_parameters(experiment, _say)
+        self.params, self.step = newest_parameters(experiment, say_aside)
         self.model, self.tokenizer = experiment.evaluation_model, experiment.tokenizer
         self.about = state_file.described(self.model)
         self._memory = None
@@ -62,7 +63,7 @@ class Writer:
             self._memory = state_file.load(load_state, fresh, self.about, self.params)
         self._fixed, self._longest = bool(keeps or load_state), 0
         self._template, self._conventions = template, experiment.conventions()
-        _say(self._conventions.in_words(self.tokenizer))
+        say_aside(self._conventions.in_words(self.tokenizer))
 
     def tokens(self, text: bytes) -> tuple[np.ndarray, int]:
         """The tokens of a prompt as it is read, int32 [n], and how many of them begin any text."""
@@ -117,7 +118,7 @@ class Writer:
                 'give a shorter prompt or --length, or a memory, which reads texts of any length.'
             )
         if context and longest > context:
-            _say(
+            say_aside(
                 f'longer than the {context:,} tokens that the model sees: of these it sees the last'
             )
         if longest <= self._longest:
@@ -125,7 +126,7 @@ class Writer:
         self._longest = longest
         if not self._fixed:
             self.model = cache.for_texts(self.model, longest)
-        _say(cache.in_words(self.model, 1))
+        say_aside(cache.in_words(self.model, 1))
 
     def pieces(self, reader: Reader) -> Iterator[str]:
         """The text that follows, as it is written."""
@@ -195,9 +196,9 @@ def generate(
     keeps, pieces = bool(save_state), []
     writer = Writer(experiment, options, load_state=load_state, template=template, keeps=keeps)
     reader, said = writer.read(text)
-    _say(f'step {writer.step}, {said}')
+    say_aside(f'step {writer.step}, {said}')
     if named_file(prompt):
-        _say('the prompt is the name of a file; --prompt=@FILE reads what is in it')
+        say_aside('the prompt is the name of a file; --prompt=@FILE reads what is in it')
     for piece in writer.pieces(reader):
         pieces.append(piece)
         # Another program that reads it gets it as it is.
@@ -208,7 +209,7 @@ def generate(
         size = state_file.save(
             save_state, reader.state, reader.pending, writer.about, writer.params
         )
-        print(f'[memory saved: {save_state}, {size:,} bytes]', file=sys.stderr)
+        say_aside(f'memory saved: {save_state}, {size:,} bytes')
     return ''.join(pieces)
 
 
@@ -244,7 +245,7 @@ def generate_all(
     with opened(output, out or sys.stdout) as file:
         for number, (example, text) in enumerate(zip(examples, texts, strict=True), 1):
             reader, said = writer.read(text)
-            _say(f'prompt {number} of {len(examples)}, {said}')
+            say_aside(f'prompt {number} of {len(examples)}, {said}')
             found.append(''.join(writer.pieces(reader)))
             line = json.dumps(example | {'continuation': found[-1]}, ensure_ascii=False)
             print(line, file=file, flush=True)
@@ -255,10 +256,6 @@ def _last(text: bytes) -> str:
     """The last characters of a prompt, quoted, as what is written begins in the middle of its line."""
     whole = text.decode('utf-8', 'replace')
     return repr(whole) if len(whole) <= SHOWN else f'...{whole[-SHOWN:]!r}'
-
-
-def _say(line: str) -> None:
-    print(f'[{line}]', file=sys.stderr, flush=True)
 
 
 def _continuation(

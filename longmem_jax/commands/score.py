@@ -26,6 +26,7 @@ from longmem_jax.generation.text import (
     read_prompts,
     require_one_text,
     require_other,
+    say_aside,
 )
 from longmem_jax.models.stack import context_of
 from longmem_jax.reporting.waiting import Waiting
@@ -55,11 +56,11 @@ class Scorer:
           UsageError: several processes, no checkpoint, or a memory of another model.
         """
         sharding.require_one_process(f'--mode={mode}')
-        self.params, self.step = newest_parameters(experiment, _say)
+        self.params, self.step = newest_parameters(experiment, say_aside)
         self.model, self.tokenizer = experiment.evaluation_model, experiment.tokenizer
         self._longest, self._loaded = 0, bool(load_state)
         conventions = experiment.conventions()
-        _say(conventions.in_words(self.tokenizer))
+        say_aside(conventions.in_words(self.tokenizer))
         if not load_state:  # its length is chosen with the text
             self.model = cache.for_texts(self.model, 0)
         self.fresh = fresh_state(self.model, self.params, 1)
@@ -79,7 +80,7 @@ class Scorer:
         if not self._loaded:
             self.model = cache.for_texts(self.model, longest)
             self.state = self.fresh = fresh_state(self.model, self.params, 1)
-        _say(cache.in_words(self.model, 1))
+        say_aside(cache.in_words(self.model, 1))
 
     def __call__(self, text: bytes, tokens: np.ndarray | None = None) -> TokenLosses:
         """The losses of a text; `tokens` are its tokens, if they are known.
@@ -109,7 +110,7 @@ class Scorer:
         longest = len(before) + len(tokens) - 1
         is_long = bool(context) and longest > context and not self._loaded
         if is_long:
-            _say(
+            say_aside(
                 f'longer than the {context:,} tokens that the model reads: scored in windows of these'
             )
         self.fit(context if is_long else longest)
@@ -178,7 +179,7 @@ def score(
                 text = visible(json.dumps(row[-1], ensure_ascii=False))
                 line = '\t'.join(('' if cell is None else str(cell)) for cell in (*row[:-1], text))
             print(line, file=file)
-    _say(f'step {scorer.step:,}: {in_short(losses)}')
+    say_aside(f'step {scorer.step:,}: {in_short(losses)}')
     return losses
 
 
@@ -236,7 +237,7 @@ def score_all(
         np.concatenate([each.nats for each in found]),
         sum(each.num_bytes for each in found),
     )
-    _say(f'step {scorer.step:,}, {len(found):,} texts: {in_short(total)}')
+    say_aside(f'step {scorer.step:,}, {len(found):,} texts: {in_short(total)}')
     return found
 
 
@@ -267,7 +268,3 @@ def in_short(losses: TokenLosses) -> str:
 def _number(value: Any) -> float | None:
     """A float for JSON, which has no nan; float32 with the digits that it has."""
     return float(f'{float(value):.7g}') if math.isfinite(value) else None
-
-
-def _say(line: str) -> None:
-    print(f'[{line}]', file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """Translates whole splits, with BLEU, and prompts."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,8 @@ def translate_split(
     pairs = corpus.pairs
     count = min(len(pairs), settings.max_sentences or len(pairs))
     texts, references = zip(*(pairs[i] for i in range(count)), strict=True)
-    translator = Translator(
-        experiment.evaluation_model,
-        experiment.tokenizer,
-        settings,
-        experiment.config.data.pairs.max_target,
-    )
     progress.say(f'Translating {count:,} sentences of {split}, {settings.beams} beams ...')
-    translations = translator(params, texts)
+    translations = _translated(experiment, params, texts)
     score, signature = bleu(translations, list(references))
     result = {
         'bleu': score,
@@ -83,6 +78,17 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Any]:
     return {split: result, **translation}
 
 
+def _translated(experiment: Experiment, params: Any, texts: Sequence[str]) -> list[str]:
+    config = experiment.config
+    translator = Translator(
+        experiment.evaluation_model,
+        experiment.tokenizer,
+        config.translate,
+        config.data.pairs.max_target,
+    )
+    return translator(params, texts)
+
+
 def _output_path(experiment: Experiment, split: str) -> Path:
     return experiment.workdir / f'translations.{split}.txt'
 
@@ -105,13 +111,7 @@ def translate_prompt(experiment: Experiment, text: str) -> list[str]:
         raise UsageError("--prompt='': a text to translate is needed, or @FILE.")
     sharding.require_one_process('--mode=generate')
     params, _ = experiment.restore_parameters()
-    translator = Translator(
-        experiment.evaluation_model,
-        experiment.tokenizer,
-        experiment.config.translate,
-        experiment.config.data.pairs.max_target,
-    )
-    translations = translator(params, lines)
+    translations = _translated(experiment, params, lines)
     text = '\n'.join(translations)
     print(visible(text) if sys.stdout.isatty() else text)
     return translations

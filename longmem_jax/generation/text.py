@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.models.language_model import LanguageModel
 
 NONE = np.zeros((0,), np.int32)
+
+
+def say_aside(line: str) -> None:
+    """Prints a line beside a text that goes to stdout."""
+    print(f'[{line}]', file=sys.stderr, flush=True)
 
 
 def require_one_text(prompt: str, prompts: str, save_state: str) -> None:

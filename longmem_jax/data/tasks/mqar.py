@@ -9,7 +9,6 @@ any number of segments, so pairs in one segment are asked for in later ones.
 With `distances`, which the paper does not have, filler stands between the list and the first question.
 """
 
-import ast
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ def check(settings: Any) -> list[str]:
     distances = settings.get('distances', (0,))
     try:
         rising = as_distances(settings)
-    except (TypeError, ValueError, SyntaxError):
+    except (TypeError, ValueError):
         rising = ()
     if not rising or min(rising) < 0 or list(rising) != sorted(set(rising)):
         problems.append(
@@ -54,7 +53,7 @@ def check(settings: Any) -> list[str]:
     given = settings.get('sizes')
     try:
         sizes = as_sizes(given)
-    except (TypeError, ValueError, SyntaxError):
+    except (TypeError, ValueError):
         sizes = ()
     if not sizes:
         message = 'must be (length, pairs), each in a tuple, such as ((64, 4), (128, 8))'
@@ -78,16 +77,13 @@ def check(settings: Any) -> list[str]:
 
 
 def as_sizes(given: Any) -> tuple[tuple[int, int], ...]:
-    """`sizes` as numbers; also of text such as '((64, 4),)', which a flag gives."""
-    sizes = ast.literal_eval(given) if isinstance(given, str) else given
-    return tuple((int(length), int(pairs)) for length, pairs in sizes)
+    """`sizes` as numbers."""
+    return tuple((int(length), int(pairs)) for length, pairs in given)
 
 
 def as_distances(settings: Any) -> tuple[int, ...]:
-    """`distances` as numbers; also of text such as '(0, 256)', which a flag gives."""
-    given = settings.get('distances', (0,))
-    given = ast.literal_eval(given) if isinstance(given, str) else given
-    return tuple(int(distance) for distance in given)
+    """`distances` as numbers."""
+    return tuple(int(distance) for distance in settings.get('distances', (0,)))
 
 
 def greatest_distance(settings: Any) -> int:
