@@ -128,10 +128,7 @@ def _require_same_model(theirs: Any, ours: Any) -> None:
 def _require_same_parameters(imported: Any, expected: Any) -> None:
     """Raises `UsageError` with the parameters that are missing, unknown, or of another shape."""
     in_file, in_model = (
-        {
-            parameter_path(path): leaf.shape
-            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        }
+        {parameter_path(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(tree)}
         for tree in (imported, expected)
     )
     problems = [

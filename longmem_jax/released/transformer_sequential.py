@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from flax import traverse_util
 
 from longmem_jax.config.base import base, stack
 from longmem_jax.errors import UsageError, unknown
@@ -99,12 +100,8 @@ def _to_ours(array: np.ndarray, kind: str, model: Any) -> np.ndarray:
 
 def import_parameters(theirs: dict[str, np.ndarray], model: Any) -> dict[str, Any]:
     """Our nested float32 parameters from theirs (torch names, Linear [out, in])."""
-    params: dict[str, Any] = {}
+    params = {}
     for name, array in theirs.items():
         path, kind = our_path(name, model)
-        *parents, last = path.split('/')
-        node = params
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = np.array(_to_ours(np.asarray(array, np.float32), kind, model), order='C')
-    return params
+        params[path] = np.array(_to_ours(np.asarray(array, np.float32), kind, model), order='C')
+    return traverse_util.unflatten_dict(params, sep='/')

@@ -9,6 +9,7 @@ from typing import Any
 
 import ml_collections
 import numpy as np
+from flax import traverse_util
 
 from longmem_jax.config.base import base
 from longmem_jax.errors import UsageError
@@ -101,16 +102,9 @@ def names(model: Any) -> dict[str, tuple[str, str]]:
         theirs, ours = f'layers.{i}', f'block_{i}'
         attention = f'{ours}/attention'
         projections = f'{attention}/projections'
-        for field in ('weight', 'bias'):
-            scale = 'scale' if field == 'weight' else 'bias'
-            paths[f'{theirs}.dec_attn.layer_norm.{field}'] = (
-                f'{ours}/attention_norm/{scale}',
-                'same',
-            )
-            paths[f'{theirs}.pos_ff.layer_norm.{field}'] = (
-                f'{ours}/feed_forward_norm/{scale}',
-                'same',
-            )
+        for part, norm in (('dec_attn', 'attention_norm'), ('pos_ff', 'feed_forward_norm')):
+            paths[f'{theirs}.{part}.layer_norm.weight'] = (f'{ours}/{norm}/scale', 'same')
+            paths[f'{theirs}.{part}.layer_norm.bias'] = (f'{ours}/{norm}/bias', 'same')
         paths[f'{theirs}.dec_attn.qkv_net.weight'] = (projections, 'heads_in')
         paths[f'{theirs}.dec_attn.r_net.weight'] = (
             f'{attention}/attention/relation/project/kernel',
@@ -145,26 +139,18 @@ def import_parameters(theirs: Mapping[str, np.ndarray], model: Any) -> dict[str,
             f'Not a Transformer-XL checkpoint of these settings: missing {missing}, '
             f'unknown {extra}.'
         )
-    params: dict[str, Any] = {}
-
-    def store(path: str, value: np.ndarray) -> None:
-        *parents, leaf = path.split('/')
-        node = params
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[leaf] = np.asarray(value, np.float32)
-
+    params = {}
     for name, (path, layout) in paths.items():
         value = np.asarray(theirs[name])
         if layout == 'heads_in' and name.endswith('qkv_net.weight'):
-            for projection, weight in zip(
-                ('query', 'key', 'value'), np.split(value, 3), strict=True
-            ):
-                store(f'{path}/{projection}/kernel', _heads_in(weight, model))
+            of = ('query', 'key', 'value')
+            for projection, weight in zip(of, np.split(value, 3), strict=True):
+                params[f'{path}/{projection}/kernel'] = _heads_in(weight, model)
         elif layout == 'heads_in':
-            store(path, _heads_in(value, model))
+            params[path] = _heads_in(value, model)
         elif layout == 'heads_out':
-            store(path, value.T.reshape(model.num_heads, model.head_dim, model.d_model))
+            params[path] = value.T.reshape(model.num_heads, model.head_dim, model.d_model)
         else:
-            store(path, value.T if layout == 'transposed' else value)
-    return params
+            params[path] = value.T if layout == 'transposed' else value
+    params = {path: np.asarray(value, np.float32) for path, value in params.items()}
+    return traverse_util.unflatten_dict(params, sep='/')

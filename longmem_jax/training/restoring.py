@@ -26,11 +26,6 @@ class Given:
     report: Callable[[str], None]
     otherwise: str
 
-    @property
-    def only_read(self) -> bool:
-        """Whether the checkpoints are only read."""
-        return self.going_on is None
-
 
 @dataclasses.dataclass(frozen=True)
 class Found:
@@ -73,8 +68,8 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
     if reason := _compare(given, saved, step, where):
         return Found(reason)
     asked = structure.asked_for(abstract)
-    _require_fits(shapes, asked, where, part=given.only_read)
     going_on = given.going_on
+    _require_fits(shapes, asked, where, part=going_on is None)
     other = identities.other_data(saved, going_on, where) if going_on else []
     try:
         state = _read(manager, step, abstract, part=shapes.keys() != asked.keys())
@@ -141,9 +136,8 @@ def _require_fits(
                 f'its state:\n  {listed}'
             )
         if all(line.startswith('average') for line in lines):
-            has, needed = (
-                ('no', '0') if any('average' in name for name in asked) else ('an', 'above 0')
-            )
+            missing = any('average' in name for name in asked)
+            has, needed = ('no', '0') if missing else ('an', 'above 0')
             raise UsageError(
                 f'{where} has {has} average of the parameters: set config.train.ema_decay to {needed}, '
                 'with which it was saved; or use another --workdir, where config.train.start_from keeps '

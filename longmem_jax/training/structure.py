@@ -51,19 +51,14 @@ def saved_in(checkpoint: Path) -> Shapes:
 
 
 def _by_path(tree: Any) -> Shapes:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    # By simple names: a metadata tree has dictionaries and lists where a state has classes.
     return {
-        '/'.join(map(_name, path)): (tuple(leaf.shape), str(jnp.dtype(leaf.dtype)))
-        for path, leaf in leaves
+        jax.tree_util.keystr(path, simple=True, separator='/'): (
+            tuple(leaf.shape),
+            str(jnp.dtype(leaf.dtype)),
+        )
+        for path, leaf in jax.tree.leaves_with_path(tree)
     }
-
-
-def _name(key: Any) -> str:
-    """A part of a path: a metadata tree has dictionaries and lists where a state has classes."""
-    for kind in ('key', 'name', 'idx'):
-        if hasattr(key, kind):
-            return str(getattr(key, kind))
-    return str(key)
 
 
 def differences(saved: Shapes, asked: Shapes, *, part: bool) -> list[str]:
