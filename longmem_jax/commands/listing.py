@@ -1,10 +1,9 @@
 """`--mode=list`: the configs with their variants, the memories, and the fields with their meaning."""
 
-import importlib.util
+import importlib
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import ml_collections
@@ -15,17 +14,16 @@ from longmem_jax.config.meanings import first_line, meanings
 from longmem_jax.config.recipes import scale_of
 from longmem_jax.config.sections import sections
 from longmem_jax.config.told_apart import told_apart
-from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.registry import SUBJECTS
 
 WIDTH = 100
 
 
-def overview(folder: Path) -> Iterator[str]:
-    """Lines about everything that a command line can name; `folder` has the config files."""
+def overview() -> Iterator[str]:
+    """Lines about everything that a command line can name."""
     yield 'Configs, --config=NAME or --config=NAME:VARIANT,VARIANT:'
-    for name, about, names in configs(folder):
+    for name, about, names in configs():
         yield f'  {name}: {about}'
         yield from _wrapped(', '.join(names), 6)
     yield ''
@@ -47,19 +45,10 @@ def overview(folder: Path) -> Iterator[str]:
     yield from fields(ml_collections.ConfigDict({'model': layers}))
 
 
-def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Name, first line and accepted arguments of every config in a folder.
-
-    Raises:
-      UsageError: there are none.
-    """
-    files = sorted(folder.glob('[a-z]*.py'))
-    if not files:
-        raise UsageError(f'{folder.absolute()}: has no configs.')
-    for file in files:
-        spec: Any = importlib.util.spec_from_file_location(f'configs.{file.stem}', file)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+def configs() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Name, first line and accepted arguments of every config."""
+    for file in sorted(CONFIGS.glob('[a-z]*.py')):
+        module = importlib.import_module(f'longmem_jax.configs.{file.stem}')
         yield file.stem, first_line(module.__doc__), variants.accepted(module.get_config)
 
 
@@ -96,7 +85,7 @@ def fields(config: Any) -> Iterator[str]:
 
 def show(config: Any) -> None:
     """Prints the fields of a configuration, or the `overview` if it is None."""
-    print('\n'.join(overview(CONFIGS) if config is None else fields(config)))
+    print('\n'.join(overview() if config is None else fields(config)))
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
