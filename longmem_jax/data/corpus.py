@@ -34,6 +34,12 @@ class TokenizedDocument:
     inputs: np.ndarray | None = None
     scored: np.ndarray | None = None
 
+    def read(self, begin: int) -> np.ndarray:
+        """The input at every position, int [n]; `begin` is the begin token."""
+        if self.inputs is not None:
+            return self.inputs
+        return np.concatenate([[begin], self.tokens[:-1]]).astype(np.int32)
+
 
 def _size(document: TokenizedDocument) -> int:
     """Bytes that a cached document takes."""

@@ -297,10 +297,10 @@ def batches(
     num_lanes: int,
     segment_length: int,
     segments_per_batch: int,
-    seed: int,
-    shuffle: bool,
-    num_epochs: int | None,
-    cursor: Cursor | None,
+    seed: int = 0,
+    shuffle: bool = False,
+    num_epochs: int | None = 1,
+    cursor: Cursor | None = None,
 ) -> Iterator[tuple[Batch, Cursor]]:
     """Batches of segments, each with the position after it, prefetched in a thread.
 
@@ -338,8 +338,5 @@ def in_order(
         num_lanes=num_lanes,
         segment_length=segment_length,
         segments_per_batch=segments_per_batch,
-        seed=0,
-        shuffle=False,
-        num_epochs=1,
         cursor=cursor,
     )

@@ -40,10 +40,8 @@ class Windows:
         number, start = map(int, self.sources[index])
         document = self._corpus[number]
         window = slice(start, start + self._length)
-        tokens, inputs, scored = document.tokens[window], document.inputs, document.scored
-        if inputs is None:
-            first = [self.tokenizer.begin]
-            inputs = np.concatenate([first, document.tokens[:-1]]).astype(np.int32)
+        tokens, scored = document.tokens[window], document.scored
+        inputs = document.read(self.tokenizer.begin)
         if scored is None:
             scored = np.ones((len(document.tokens),), np.uint8)
         scored = scored[window].copy()

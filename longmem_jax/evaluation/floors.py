@@ -163,13 +163,6 @@ def _counted(
         yield document, read
 
 
-def _inputs(document: TokenizedDocument, begin: int) -> np.ndarray:
-    """What a model reads at every position, int [n]."""
-    if document.inputs is not None:
-        return document.inputs
-    return np.concatenate([[begin], document.tokens[:-1]])
-
-
 def _of_task(
     task: Task | Players,
     settings: Any,
@@ -189,11 +182,7 @@ def _of_task(
         asked = np.flatnonzero(document.scored[:read])
         if not len(asked):
             continue
-        inputs, targets, ends = (
-            _inputs(document, begin),
-            document.tokens[asked],
-            document.scored[asked],
-        )
+        inputs, targets, ends = document.read(begin), document.tokens[asked], document.scored[asked]
         # The first place of every answer; what follows the last end is not a whole answer.
         last = np.flatnonzero(ends == 2)
         first = np.concatenate([[0], last + 1])[: len(last)]
@@ -237,7 +226,7 @@ def _of_text(
             waiting.append((document, read))
             size += read
         if waiting and (document is None or size >= AT_ONCE):
-            texts = [(_inputs(d, begin)[0], d.tokens[:read]) for d, read in waiting]
+            texts = [(d.read(begin)[0], d.tokens[:read]) for d, read in waiting]
             tokens, real = stream(texts, begin, ngrams.order)
             scored = np.concatenate(
                 [
@@ -271,7 +260,6 @@ def _training_text(config: Any, corpus: AnyCorpus) -> tuple[np.ndarray, np.ndarr
         seed=config.data.seed,
         shuffle=True,
         num_epochs=None if circles(corpus, train.num_lanes) else 1,
-        cursor=None,
     )
     texts: list[list[list[np.ndarray]]] = [[] for _ in range(train.num_lanes)]
     size, steps, most = 0, 0, min(MOST_COUNTED, int(corpus.lengths().sum()))
