@@ -72,9 +72,7 @@ class Scorer:
 
     def fit(self, longest: int) -> None:
         """Makes a decoder's cache as long as texts of `longest` tokens need, and says what it takes."""
-        if not cache.has_cache(self.model.config):
-            return
-        if longest <= self._longest:
+        if longest <= self._longest or not cache.has_cache(self.model.config):
             return
         self._longest = longest
         if not self._loaded:

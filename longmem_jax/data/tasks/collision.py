@@ -66,11 +66,10 @@ class _World:
     def __init__(self, random: np.random.Generator, count: int, settings: Any):
         self.random, self.count = random, count
         self.limit = settings['size'] - 1
-        self.speed, self.recolour = settings['speed'], settings['recolour']
-        self.num_colours = settings['num_colours']
+        self.speed = settings['speed']
         self.position = random.uniform(0, self.limit, (2, count, 2))
         self.velocity = random.normal(0, self.speed, (2, count, 2))
-        self.colour = random.integers(0, self.num_colours, (2, count))
+        self.colour = random.integers(0, settings['num_colours'], (2, count))
 
     def _outside(self, particle: int) -> tuple[np.ndarray, np.ndarray]:
         """Next positions of a particle, [count, 2], and which are outside of the grid, bool [count]."""
