@@ -251,7 +251,7 @@ def test_a_layer_needs_no_extra(installed, tmp_path):
     """And `import longmem_jax` nothing at all. What trains names the extra that it needs."""
     assert {*required(installed)} == {'jax', 'flax', 'numpy'}
     hidden = others(needed(required(installed)))
-    assert {'grain', 'matplotlib', 'ml_collections', 'tokenizers'} <= hidden
+    assert {'matplotlib', 'ml_collections', 'tokenizers'} <= hidden
     ended = run(installed, tmp_path, hidden, '-c', LAYER)
     assert ended.returncode == 2, f'import what is missing where it is used:\n{ended.stderr}'
     assert ended.stderr.startswith('The package ') and 'longmem_jax[train]' in ended.stderr

@@ -11,11 +11,13 @@ memory. So no two of them read the same, and an epoch is the part from one lane'
 """
 
 import functools
+import itertools
+import queue
+import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.struct
-import grain
 import numpy as np
 
 from longmem_jax.data import order
@@ -24,6 +26,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.segment import Leaf
 
 PREFETCHED_BATCHES = 4
+T = TypeVar('T')
 
 
 class Cursor(flax.struct.PyTreeNode):
@@ -151,8 +154,8 @@ class _Lane:
         return True
 
 
-class LaneDataset(grain.IterDataset):
-    """Batches of some lanes, as a grain dataset whose iterator state is the cursor."""
+class LaneDataset:
+    """Batches of some lanes, from a position on."""
 
     def __init__(
         self,
@@ -167,7 +170,6 @@ class LaneDataset(grain.IterDataset):
         cursor: Cursor | None,
     ):
         """Reads nothing yet; arguments as in `batches`."""
-        super().__init__()
         self.corpus, self.lanes, self.num_lanes = corpus, lanes, num_lanes
         self.segment_length, self.segments_per_batch = segment_length, segments_per_batch
         self.seed, self.shuffle, self.num_epochs = seed, shuffle, num_epochs
@@ -222,72 +224,70 @@ class LaneDataset(grain.IterDataset):
                 document += 1
         return int(-(-segments.max() // self.segments_per_batch))
 
-    def __iter__(self) -> 'LaneIterator':
-        return LaneIterator(self)
+    def __iter__(self) -> Iterator[tuple[Batch, Cursor]]:
+        """Batches, each with the position after it; errors as in `num_batches`."""
+        return self._batches(self._at_cursor(), self.num_batches())
 
-
-class LaneIterator(grain.DatasetIterator):
-    """Iterator of `LaneDataset`."""
-
-    def __init__(self, dataset: LaneDataset):
-        """Starts at the dataset's cursor."""
-        super().__init__()
-        self._dataset = dataset
-        self._batches_left = dataset.num_batches()
-        cursor = dataset.cursor
-        document, offset = (cursor.document, cursor.offset) if cursor is not None else (None, None)
-        self._seek(document, offset)
-
-    def _seek(self, document: Sequence[int] | None, offset: Sequence[int] | None) -> None:
-        """Moves every lane to a position; None = the beginning."""
-        count = len(self._dataset.lanes)
-        document = [0] * count if document is None else from_bits(document)
-        offset = [0] * count if offset is None else from_bits(offset)
+    def _at_cursor(self) -> list[_Lane]:
+        """Every lane at its position; raises `ValueError` if that is one of other lanes."""
+        count = len(self.lanes)
+        cursor = Cursor([0] * count, [0] * count) if self.cursor is None else self.cursor
+        document, offset = from_bits(cursor.document), from_bits(cursor.offset)
         if len(document) != count:
             raise ValueError(f'a cursor of {len(document)} lanes for {count} lanes')
-        self._lanes = [
-            _Lane(self._dataset, lane, document[row], offset[row])
-            for row, lane in enumerate(self._dataset.lanes)
+        return [
+            _Lane(self, lane, document[row], offset[row]) for row, lane in enumerate(self.lanes)
         ]
 
-    def get_state(self) -> dict[str, Any]:
-        """Position of every lane, as lists of integers."""
-        return {
-            'document': [lane.document for lane in self._lanes],
-            'offset': [lane.offset for lane in self._lanes],
-        }
+    def _batches(self, lanes: list[_Lane], left: int | None) -> Iterator[tuple[Batch, Cursor]]:
+        """Batches as long as any lane has a segment, or `left` of them."""
+        begin, shape = self.corpus.tokenizer.begin, (self.segments_per_batch, len(lanes))
+        for number in itertools.count():
+            tokens = np.zeros((*shape, self.segment_length), np.int32)
+            batch = Batch(
+                tokens=tokens,
+                targets=np.zeros_like(tokens),
+                valid=np.zeros(tokens.shape, bool),
+                scored=np.zeros(tokens.shape, np.uint8),
+                start=np.zeros(shape, bool),
+                num_bytes=np.zeros(shape, np.float32),
+            )
+            filled = [
+                lane.fill(batch, segment, row, begin)
+                for segment in range(self.segments_per_batch)
+                for row, lane in enumerate(lanes)
+            ]
+            if not any(filled) if left is None else number == left:
+                return
+            document = to_bits([lane.document for lane in lanes])
+            yield batch, Cursor(document, to_bits([lane.offset for lane in lanes]))
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Moves to a position from `get_state`; `ValueError` if `num_batches` is not None."""
-        if self._batches_left is not None:
-            raise ValueError('processes that share the lanes of a finite epoch begin at its start')
-        self._seek(state['document'], state['offset'])
 
-    def __next__(self) -> tuple[Batch, Cursor]:
-        """The next batch and the position after it."""
-        dataset = self._dataset
-        shape = (dataset.segments_per_batch, len(self._lanes))
-        tokens = np.zeros((*shape, dataset.segment_length), np.int32)
-        batch = Batch(
-            tokens=tokens,
-            targets=np.zeros_like(tokens),
-            valid=np.zeros(tokens.shape, bool),
-            scored=np.zeros(tokens.shape, np.uint8),
-            start=np.zeros(shape, bool),
-            num_bytes=np.zeros(shape, np.float32),
-        )
-        begin, any_filled = dataset.corpus.tokenizer.begin, False
-        for segment in range(dataset.segments_per_batch):
-            for row, lane in enumerate(self._lanes):
-                any_filled |= lane.fill(batch, segment, row, begin)
-        if self._batches_left is not None:
-            if self._batches_left == 0:
-                raise StopIteration
-            self._batches_left -= 1
-        elif not any_filled:
-            raise StopIteration
-        position = {name: to_bits(numbers) for name, numbers in self.get_state().items()}
-        return batch, Cursor(**position)
+def ahead(items: Iterator[T], number: int) -> Iterator[T]:
+    """The same items, of which a thread makes up to `number` ahead; what it raises is raised here."""
+    made: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    room, closed = threading.Semaphore(number), threading.Event()
+
+    def make() -> None:
+        try:
+            while room.acquire() and not closed.is_set():
+                made.put((next(items), None))
+        except BaseException as error:  # StopIteration too
+            made.put((None, error))
+
+    threading.Thread(target=make, name='batches', daemon=True).start()
+    try:
+        while True:
+            item, error = made.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            room.release()
+            yield item
+    finally:  # also where the caller asks for no more
+        closed.set()
+        room.release()
 
 
 def batches(
@@ -315,11 +315,7 @@ def batches(
         corpus, lanes, num_lanes, segment_length, segments_per_batch, seed, shuffle, num_epochs,
         cursor,
     )  # fmt: skip
-    return iter(
-        grain.experimental.ThreadPrefetchIterDataset(
-            dataset, prefetch_buffer_size=PREFETCHED_BATCHES
-        )
-    )
+    return ahead(iter(dataset), PREFETCHED_BATCHES)
 
 
 def in_order(

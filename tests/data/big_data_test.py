@@ -114,9 +114,10 @@ def test_a_long_document_is_held_once_for_all_lanes(monkeypatch):
     source = Same(1, bytes(range(100)))
     corpus = Corpus(source, Bytes())
     dataset = LaneDataset(corpus, range(3), 3, 60, 1, 0, True, 3, None)
-    batches = iter(dataset)
+    lanes = dataset._at_cursor()
+    batches = dataset._batches(lanes, dataset.num_batches())
     next(batches)
-    one, two, three = (lane._current.tokens for lane in batches._lanes)
+    one, two, three = (lane._current.tokens for lane in lanes)
     assert source.reads == 1 and one is two is three and one.dtype == np.uint16
     del one, two, three
     rest = list(batches)

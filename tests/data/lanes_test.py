@@ -1,5 +1,8 @@
 """No token lost or repeated, padding only after documents, and exact resumption from any cursor."""
 
+import itertools
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +12,7 @@ from configs import quickstart
 from longmem_jax.data import order
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document
-from longmem_jax.data.lanes import Cursor, LaneDataset, batches
+from longmem_jax.data.lanes import Cursor, LaneDataset, ahead, batches
 from longmem_jax.data.load import load
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
@@ -240,16 +243,25 @@ def test_lanes_with_documents_read_what_was_asked_of_all(documents, multiple, la
     assert order.shared_out(documents, 8, 0, multiple) == (lanes, 0)
 
 
-def test_state_of_the_iterator_is_the_cursor():
-    dataset = LaneDataset(corpus([9, 5, 0, 7]), range(2), 2, 4, 1, 0, True, None, None)
-    iterator = iter(dataset)
-    for _ in range(3):
-        _, cursor = next(iterator)
-    state = iterator.get_state()
-    assert state['offset'] == cursor.offset.tolist()
-    wanted, _ = next(iterator)
-    iterator.set_state(state)
-    np.testing.assert_array_equal(next(iterator)[0].tokens, wanted.tokens)
+def test_a_thread_makes_a_few_batches_ahead_and_ends_with_its_reader():
+    made = []
+
+    def items():
+        for number in range(9):
+            made.append(number)
+            yield number
+        raise UsageError('no more')
+
+    read = ahead(items(), 3)
+    assert next(read) == 0
+    (thread,) = [each for each in threading.enumerate() if each.name == 'batches']
+    read.close()
+    thread.join(60)
+    assert not thread.is_alive() and len(made) <= 5
+    read = ahead(items(), 3)
+    assert list(itertools.islice(read, 9)) == list(range(9))
+    with pytest.raises(UsageError, match='no more'):
+        next(read)
 
 
 def test_problems():
