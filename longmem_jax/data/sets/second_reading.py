@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.documents import SPLITS, Source
+from longmem_jax.data.documents import Source
 from longmem_jax.data.sources import DataSource
 from longmem_jax.data.stdlib import StandardLibrary
+from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
@@ -44,7 +45,7 @@ def texts(data: Any, split: str) -> Source:
     return TextFiles(data.path, split, data.documents, tuple(data.fractions), data.text_field)
 
 
-class SecondReading:
+class SecondReading(Drawn):
     """The documents of a split; a corpus as `data.corpus.Corpus`.
 
     Training draws lengths from the smallest to the largest, every doubling with as many bytes in all, so
@@ -58,20 +59,14 @@ class SecondReading:
         Raises:
           UsageError: there are no texts.
         """
-        self.tokenizer = tokenizer
-        self._settings, self._split, self._seed = data.task.to_dict(), split, data.seed
+        super().__init__(data.task.to_dict(), split, data.seed, tokenizer)
         self._lengths = tuple(self._settings['lengths'])
         self._texts = texts(data, split)
         self._text = functools.lru_cache(KEPT_TEXTS)(lambda index: self._texts[index].text)
 
-    def __len__(self) -> int:
-        return self._settings['documents' if self._split == 'train' else 'eval_documents']
-
     def __getitem__(self, index: int) -> TokenizedDocument:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+        random = self._random(index)
         settings, train = self._settings, self._split == 'train'
-        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
         length = self._lengths[index % len(self._lengths)]
         if train:
             least, most = self._lengths[0], self._lengths[-1]
@@ -88,10 +83,6 @@ class SecondReading:
             scored[: -len(tokens)] = 0
         num_bytes = len(piece) * (copies if both else 1)
         return TokenizedDocument(np.tile(tokens, copies), num_bytes, scored=scored)
-
-    def lengths(self) -> np.ndarray:
-        """Tokens of every document, int64 [documents]."""
-        return np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)
 
     def _piece(self, random: np.random.Generator, length: int) -> bytes:
         """About `length` bytes from a random line of a text, and of texts after it if it is short."""

@@ -8,6 +8,7 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
+from longmem_jax.data.tokenizers import Tokenizer
 
 
 class Drawn:
@@ -15,16 +16,16 @@ class Drawn:
 
     Attributes:
       vocabulary: that of the task, by its settings.
-      tokenizer: its words.
+      tokenizer: its words, or what was given.
     """
 
     vocabulary: Callable[[Any], Vocabulary]
 
-    def __init__(self, settings: Any, split: str, seed: int):
-        """Draws nothing yet; `settings` is `config.data.task`."""
+    def __init__(self, settings: Any, split: str, seed: int, tokenizer: Tokenizer | None = None):
+        """Draws nothing yet; `settings` is `config.data.task`; `tokenizer` in place of words."""
         self._settings, self._seed, self._split = settings, seed, split
         self._count = settings['documents' if split == 'train' else 'eval_documents']
-        self.tokenizer = type(self).vocabulary(settings)
+        self.tokenizer: Any = tokenizer or type(self).vocabulary(settings)
 
     def __len__(self) -> int:
         return self._count
@@ -33,7 +34,9 @@ class Drawn:
         raise NotImplementedError
 
     def _random(self, index: int) -> np.random.Generator:
-        """The random numbers of a document."""
+        """The random numbers of a document; raises `IndexError` after the last one."""
+        if not 0 <= index < self._count:
+            raise IndexError(index)
         return np.random.default_rng([self._seed, SPLITS.index(self._split), index])
 
     def lengths(self) -> np.ndarray:
