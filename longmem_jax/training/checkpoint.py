@@ -177,19 +177,22 @@ class Checkpointer:
             self._run = (self.steps() and identities.run_of(self.directory)) or uuid.uuid4().hex[
                 :16
             ]
-        if jax.process_index() == 0 and identities.run_of(self.directory) != self._run:
-            about = identities.about(self.directory) | {identities.RUN: self._run}
-            write_json(self.directory / identities.RUN_FILE, about, indent=None)
+        self._note(identities.RUN, self._run)
         own = {identities.STEP: step, identities.RUN: self._run}
         return identities.plain(self._given.identity | self._settings | own)
+
+    def _note(self, name: str, value: Any) -> None:
+        """Notes a fact in `run.json`, where it says another; of several processes one does."""
+        if jax.process_index():
+            return
+        about = identities.about(self.directory)
+        if about.get(name) != value:
+            write_json(self.directory / identities.RUN_FILE, about | {name: value}, indent=None)
 
     def keep_best(self, step: int | None) -> None:
         """Keeps the checkpoint of a step, whatever comes after it; and says which that is to readers."""
         self._keep.best = step
-        about = identities.about(self.directory)
-        if jax.process_index() == 0 and about.get(identities.BEST) != step:
-            about[identities.BEST] = step
-            write_json(self.directory / identities.RUN_FILE, about, indent=None)
+        self._note(identities.BEST, step)
 
     def wait(self) -> None:
         """Waits until everything saved is on disk; errors as in `maybe_save`."""
@@ -248,26 +251,22 @@ class Checkpointer:
         """
         settings = json.dumps(identities.plain(self._settings)).encode()
         mark = [at, checksum(settings)[:16]]
-        about = identities.about(self.directory)
-        if processes.from_first(about.get(identities.BACK) == mark):
+        back = identities.about(self.directory).get(identities.BACK)
+        if processes.from_first(back == mark):
             self._report(
                 f'config.checkpoint.at = {at}: the run went back there before, with these settings; '
                 'resuming from its newest checkpoint.'
             )
             return None
         self._require_step(at)
-        later, folder = (
-            [step for step in self.steps() if step > at],
-            keeping.left_of(self.directory),
-        )
+        later = [step for step in self.steps() if step > at]
+        folder = keeping.left_of(self.directory)
         self._move(later, folder)
         self.went_back = bool(later)
         if later:
             listed = ', '.join(map(str, later))
             self._report(f'Back to step {at}: the checkpoints {listed} were moved to {folder}.')
-        if jax.process_index() == 0:
-            about[identities.BACK] = mark
-            write_json(self.directory / identities.RUN_FILE, about, indent=None)
+        self._note(identities.BACK, mark)
         return at
 
     def _require_step(self, at: int) -> None:
