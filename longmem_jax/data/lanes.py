@@ -10,6 +10,7 @@ after document. The lanes begin at equal distances, most of them inside of a doc
 memory. So no two of them read the same, and an epoch is the part from one lane's begin to the next.
 """
 
+import dataclasses
 import functools
 import itertools
 import queue
@@ -154,26 +155,19 @@ class _Lane:
         return True
 
 
+@dataclasses.dataclass(eq=False)
 class LaneDataset:
-    """Batches of some lanes, from a position on."""
+    """Batches of some lanes, from a position on; attributes as the arguments of `batches`."""
 
-    def __init__(
-        self,
-        corpus: AnyCorpus,
-        lanes: range,
-        num_lanes: int,
-        segment_length: int,
-        segments_per_batch: int,
-        seed: int,
-        shuffle: bool,
-        num_epochs: int | None,
-        cursor: Cursor | None,
-    ):
-        """Reads nothing yet; arguments as in `batches`."""
-        self.corpus, self.lanes, self.num_lanes = corpus, lanes, num_lanes
-        self.segment_length, self.segments_per_batch = segment_length, segments_per_batch
-        self.seed, self.shuffle, self.num_epochs = seed, shuffle, num_epochs
-        self.cursor = cursor
+    corpus: AnyCorpus
+    lanes: range
+    num_lanes: int
+    segment_length: int
+    segments_per_batch: int
+    seed: int
+    shuffle: bool
+    num_epochs: int | None
+    cursor: Cursor | None
 
     @functools.cached_property
     def _begins(self) -> list[tuple[int, int, int]] | None:
