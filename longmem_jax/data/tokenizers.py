@@ -86,8 +86,7 @@ class Characters:
         """One token per character of UTF-8 text."""
         points = np.frombuffer(text.decode('utf-8', 'replace').encode('utf-32-le'), np.uint32)
         unique, inverse = np.unique(points, return_inverse=True)
-        unknown = self._ids[self.UNKNOWN]
-        ids = [self._ids.get(chr(point), unknown) for point in unique]
+        ids = [self._ids.get(chr(point), self.unknown) for point in unique]
         return np.asarray(ids, np.int32)[inverse] if len(points) else np.zeros((0,), np.int32)
 
     def decode(self, tokens: np.ndarray) -> bytes:
@@ -118,14 +117,13 @@ class Words:
 
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of the words and line ends."""
-        unknown, end = self._ids[self.UNKNOWN], self.begin
         ids: list[int] = []
         lines = text.decode('utf-8', 'replace').split('\n')
         if not lines[-1]:
             lines.pop()  # there is no text after the last line end
         for line in lines:
-            ids.extend(self._ids.get(word, unknown) for word in line.split())
-            ids.append(end)
+            ids.extend(self._ids.get(word, self.unknown) for word in line.split())
+            ids.append(self.begin)
         return np.asarray(ids, np.int32)
 
     def decode(self, tokens: np.ndarray) -> bytes:

@@ -66,9 +66,13 @@ def start(coordinator: str, num_processes: int, process_id: int) -> None:
     late = threading.Timer(JOIN, _not_joined)
     late.daemon = True
     late.start()
-    cluster = (coordinator, num_processes, process_id) if all(given) else ()
     try:
-        jax.distributed.initialize(*cluster, initialization_timeout=2 * JOIN)
+        if all(given):
+            jax.distributed.initialize(
+                coordinator, num_processes, process_id, initialization_timeout=2 * JOIN
+            )
+        else:
+            jax.distributed.initialize(initialization_timeout=2 * JOIN)
     except (ValueError, RuntimeError) as error:
         raise UsageError(
             f'--distributed: no cluster could be joined ({error}). On machines that JAX does not '

@@ -129,24 +129,21 @@ def simulate(
                 history[met, pair[0] * colours + pair[1]] = 1 + quadrant
                 last[:, met] = pair
                 quadrants[:, met] = np.stack([quadrants[1, met], quadrants[2, met], quadrant])
-            frame = frames[:, begin + k]
+            frame, each = frames[:, begin + k], 3 if asks_colours else 2  # tokens of a particle
+            for particle in (0, 1):
+                frame[:, each * particle] = cells[particle, :, 0]
+                frame[:, each * particle + 1] = size + cells[particle, :, 1]
             if asks_colours:
                 # The released code stores the pair as a view of the colours, so after the first
                 # collision it asks for the present colours.
                 simple = np.where(last < 0, -1, world.colour) if present else last
                 question = np.where(easy[k], simple, asked[k])
-                for particle in (0, 1):
-                    frame[:, 3 * particle] = cells[particle, :, 0]
-                    frame[:, 3 * particle + 1] = size + cells[particle, :, 1]
-                    frame[:, 3 * particle + 2] = 2 * size + world.colour[particle]
-                    frame[:, 6 + particle] = 2 * size + colours + question[particle]
+                frame[:, [2, 5]] = 2 * size + world.colour.T
+                frame[:, 6:] = 2 * size + colours + question.T
                 known = (question >= 0).all(axis=0)
                 pairs = np.where(known, question[0] * colours + question[1], 0)
                 labels[:, begin + k] = np.where(known, history[lanes, pairs], 0)
             else:
-                for particle in (0, 1):
-                    frame[:, 2 * particle] = cells[particle, :, 0]
-                    frame[:, 2 * particle + 1] = size + cells[particle, :, 1]
                 frame[:, 4] = 2 * size
                 if settings['question'] == 'last':
                     label = quadrants[2]
