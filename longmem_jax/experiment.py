@@ -37,7 +37,7 @@ class Experiment:
       config: the whole configuration.
       workdir: folder of the run; None = only compiled, nothing is stored.
       mesh: devices.
-      hooks: called with what a training writes; see `training.job.Hook`.
+      hooks: called with what a training writes; see `reporting.trackers.Hook`.
       given: an optimizer of optax, with `config.optimizer.name` 'given'.
     """
 
