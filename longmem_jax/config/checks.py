@@ -121,9 +121,8 @@ def _names() -> list[str]:
 
 def _best(config: Any) -> list[str]:
     """Problems of how the best checkpoint is chosen, which must be there when it is."""
-    best, every, evaluated = (
-        config.checkpoint.best, config.checkpoint.every, config.train.evaluate_every,
-    )  # fmt: skip
+    best, every = config.checkpoint.best, config.checkpoint.every
+    evaluated = config.train.evaluate_every
     where = f'config.checkpoint.best = {best!r}'
     if not best:
         return []
@@ -375,8 +374,6 @@ def context_problems(config: Any, section: str) -> list[str]:
     if not 0 <= context < length:
         return [f'{where}: must lie between 0 and config.evaluate.segment_length = {length}']
     texts = source not in TASKS and (source not in SOURCES or SOURCES[source].reads == 'texts')
-    return (
-        []
-        if texts or not context
-        else [f'{where}: only texts are read in overlapping windows; use 0']
-    )
+    if texts or not context:
+        return []
+    return [f'{where}: only texts are read in overlapping windows; use 0']

@@ -103,11 +103,11 @@ def load(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:
         return TASKS[data.source].corpus(data.task, split, data.seed)
     if data.source in SOURCES and (corpus := SOURCES[data.source].corpus) is not None:
         return corpus(data, split, tokenizer)
-    found: AnyCorpus = (
-        StoredCorpus(data, split, tokenizer)
-        if data.tokenized
-        else Corpus(load_source(data, split), tokenizer)
-    )
+    found: AnyCorpus
+    if data.tokenized:
+        found = StoredCorpus(data, split, tokenizer)
+    else:
+        found = Corpus(load_source(data, split), tokenizer)
     # Of most it is the first that has some; a split without any would be scored as NaN.
     if not any(len(found[index].tokens) for index in range(len(found))):
         raise UsageError(

@@ -16,9 +16,8 @@ from longmem_jax.untrusted.library import library_errors
 LARGEST_FILE = 1 << 29  # bytes
 # Characters that normalizing, or decoding, may make of one: 18 in NFKC, with some room.
 MOST_GROWTH = 64
-LONGEST_WORD = (
-    10_000  # characters of a word that is looked up piece by piece, which takes their square
-)
+# Characters of a word that is looked up piece by piece, which takes their square.
+LONGEST_WORD = 10_000
 
 
 def _read(path: Path) -> bytes:

@@ -250,9 +250,8 @@ class FromJson:
 class SentencePiece:
     """A sentencepiece model."""
 
-    adds_begin = (
-        True  # transformers puts the begin token before a text unless a file says otherwise
-    )
+    # transformers puts the begin token before a text unless a file says otherwise
+    adds_begin = True
 
     def __init__(self, model: bytes):
         """`model`: the serialized model; `ValueError` if it has no pieces."""

@@ -80,9 +80,7 @@ class Signs:
         try:
             while not (reason := self.look(time.monotonic())):
                 time.sleep(self.period)
-        except (
-            Exception
-        ):  # the store is gone: at the end of a run, or the service ends this process
+        except Exception:  # the store is gone: a run ends, or the service ends this process
             return
         if not self._leaving:
             os.write(2, f'\n{reason}\n'.encode())

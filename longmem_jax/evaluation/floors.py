@@ -280,14 +280,10 @@ def _training_text(config: Any, corpus: AnyCorpus) -> tuple[np.ndarray, np.ndarr
     tokens, real = stream(documents, begin, ORDER)
     whole = size >= corpus.lengths().sum()
     which = 'all' if whole else 'the first'
-    return (
-        tokens,
-        real,
-        (
-            f'; n-grams counted on {which} {size:,} tokens of train'
-            + ('' if whole else f', those of {steps:,} of {train.num_steps:,} steps, each once')
-        ),
-    )
+    said = f'; n-grams counted on {which} {size:,} tokens of train'
+    if not whole:
+        said += f', those of {steps:,} of {train.num_steps:,} steps, each once'
+    return tokens, real, said
 
 
 def save(floors: Floors, workdir: Path) -> Path:

@@ -24,9 +24,8 @@ if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METRICS = 'metrics.jsonl'
-AFTER = (
-    'after'  # field of a line: the checksum of the line before, so that none is taken out unseen
-)
+# Field of a line: the checksum of the line before, so that none is taken out unseen.
+AFTER = 'after'
 FIRST = f'{0:08x}'  # of the first line
 SEALED = re.compile(rb'(\{.*), "crc32": "([0-9a-f]{8})"\}')  # a line with its checksum
 EVENTS = 'tensorboard'

@@ -57,13 +57,11 @@ def make(
     known = inspect.signature(function).parameters
     given = {field: settings[field] for field in ('b1', 'b2', 'eps') if field in known}
     mask = next((field for field in ('mask', 'weight_decay_mask') if field in known), '')
-    if 'weight_decay' in known:
-        given |= (
-            {'weight_decay': settings.weight_decay, mask: decayed}
-            if mask
-            else {'weight_decay': 0.0}
-        )
-    apart = settings.weight_decay and not (mask and 'weight_decay' in known)
+    apart = not (mask and 'weight_decay' in known)
+    if not apart:
+        given |= {'weight_decay': settings.weight_decay, mask: decayed}
+    elif 'weight_decay' in known:
+        given |= {'weight_decay': 0.0}
     try:
         given |= dict(settings.options)
         made = function(schedule, **given)
@@ -73,7 +71,7 @@ def make(
             f'and {name} takes {", ".join([*known][1:])} ({error}).'
         ) from error
     decay = optax.masked(decay_updated(schedule, settings.weight_decay), decayed)
-    return optax.chain(made, decay) if apart else made
+    return optax.chain(made, decay) if apart and settings.weight_decay else made
 
 
 def counted(made: optax.GradientTransformation) -> optax.GradientTransformation:

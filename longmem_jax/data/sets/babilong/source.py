@@ -233,10 +233,8 @@ def _prompts(data: Any, tokenizer: Tokenizer) -> Iterator[Prompts]:
 
 def _lines(documents: Documents) -> Iterator[dict[str, Any]]:
     for index in range(len(documents)):
-        sample, text = (
-            documents.sample(index)[0],
-            documents.tokenizer.decode(documents.prompt(index)[:]),
-        )
+        sample = documents.sample(index)[0]
+        text = documents.tokenizer.decode(documents.prompt(index)[:])
         yield dict(
             index=index,
             input=text.decode('utf-8', 'replace'),
