@@ -75,14 +75,14 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
         )
     # Kind and size are in the name, so that another size does not reuse this vocabulary.
     path = workdir / f'tokenizer.{settings.kind}.{settings.size}{SUFFIX[settings.kind]}'
-    if not path.exists():
+    trained = any(each.name.isdigit() for each in named(workdir / 'checkpoints'))
+    word = require_whole(path) if path.exists() else None
+    if word is None and not (trained and path.exists()):  # or a run was killed before the word
         source = load_source(data, 'train')
         learn(settings.kind, source, settings.size, path)
         keep_word(path, word_on(data, source))
-        return load_tokenizer(settings.kind, path)
-    word = require_whole(path)
-    # A trained model needs its own vocabulary, also for other texts.
-    if word and not any(each.name.isdigit() for each in named(workdir / 'checkpoints')):
+    elif word is not None and not trained:
+        # A trained model needs its own vocabulary, also for other texts.
         require_same_data(path, word, word_on(data, load_source(data, 'train')))
     return load_tokenizer(settings.kind, path)
 
