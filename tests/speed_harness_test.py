@@ -201,19 +201,50 @@ def test_a_release_is_the_newest_tag(tmp_path):
             assert (folder / 'experiments/speed/ours.py').read_text() == words
 
 
-def test_both_versions_are_timed_in_turns(tmp_path, capsys):
+# Our side of a version that says by its loss which one it is.
+VERSION = """
+def build(case, sizes):
+    assert (case.config, sizes.width) == ('memory=linear', 16)
+    return lambda: {loss} + 0 * sum(range(100_000))
+"""
+
+
+def version(folder: Path, loss: float) -> Path:
+    """The files that a worker imports."""
+    (folder / 'longmem_jax').mkdir(parents=True)
+    (folder / 'experiments/speed').mkdir(parents=True)
+    for name in ('longmem_jax', 'experiments'):
+        (folder / name / '__init__.py').touch()
+    shutil.copy(compare.ROOT / 'experiments/speed/cases.py', folder / 'experiments/speed')
+    (folder / 'experiments/speed/ours.py').write_text(VERSION.format(loss=loss))
+    return folder.resolve()
+
+
+def test_both_versions_are_timed_in_turns(tmp_path, capsys, monkeypatch):
     """The version before is the one of the folder, not the library that is installed."""
-    for name in ('longmem_jax', 'experiments', 'configs'):
-        code = shutil.ignore_patterns('*.json', '*.png', '__pycache__')
-        shutil.copytree(compare.ROOT / name, tmp_path / name, ignore=code)
+    before = version(tmp_path / 'before', 2.0)
+    monkeypatch.setattr(history, 'ROOT', version(tmp_path / 'now', 3.0))
     output = tmp_path / 'results.json'
     options = ['--case=linear', '--toy', '--rounds=2', '--pause=0', f'--output={output}']
-    (result,) = history.main([f'--before={tmp_path}', *options])
-    assert len(result['before']['steps']) == len(result['now']['steps']) == 2
+    (result,) = history.main([f'--before={before}', *options])
+    losses = [[step['loss'] for step in result[key]['steps']] for key in ('before', 'now')]
+    assert losses == [[2.0] * 2, [3.0] * 2]
     assert json.loads(output.read_text()) == [result]
     assert '| linear |' in capsys.readouterr().out
-    (tmp_path / 'experiments/speed/ours.py').write_text('raise ValueError("of that version")')
-    assert history.main([f'--before={tmp_path}', *options]) == []
+    (before / 'experiments/speed/ours.py').write_text('raise ValueError("of that version")')
+    assert history.main([f'--before={before}', *options]) == []
     said = capsys.readouterr().out
     assert 'linear is left out: linear, before, ended with exit code 1' in said
     assert said.endswith('Nothing was timed. Left out: linear.\n')
+
+
+@pytest.mark.slow  # a process that compiles a model
+def test_a_version_is_timed_with_its_own_library(tmp_path):
+    for name in ('longmem_jax', 'experiments', 'configs'):
+        code = shutil.ignore_patterns('*.json', '*.png', '__pycache__')
+        shutil.copytree(compare.ROOT / name, tmp_path / name, ignore=code)
+    (result,) = history.main(
+        [f'--before={tmp_path}', '--case=linear', '--toy', '--rounds=1', '--pause=0']
+    )
+    (before,), (now,) = (result[key]['steps'] for key in ('before', 'now'))
+    assert before['loss'] == now['loss']
