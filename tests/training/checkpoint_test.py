@@ -351,14 +351,6 @@ def test_a_link_in_a_run_changes_nothing_elsewhere(open_run, mesh, tmp_path, nam
     assert before == {each: each.read_bytes() for each in before}
 
 
-def test_checksums_that_are_missing_are_damage(open_run, mesh):
-    save(open_run, mesh)
-    saver, reports = open_run()
-    (saver.directory / '4' / 'checksums.json').unlink()
-    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 2, mesh)
-    assert 'its checksums are missing' in reports[0]
-
-
 def test_all_broken_never_begins_anew(open_run, mesh):
     save(open_run, mesh)
     saver, reports = open_run()
