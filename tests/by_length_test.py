@@ -13,7 +13,7 @@ from longmem_jax.config import checks
 from longmem_jax.models.kinds import make_model
 
 
-def test_runs_and_rules_stand_side_by_side(tmp_path, monkeypatch):
+def test_runs_and_rules_stand_side_by_side(tmp_path, monkeypatch, made_figures):
     shares = {
         'infinity_former': ((0.9, 0.8), (0.7, 0.6)),
         'transformer_xl': ((0.6, 0.6), (0.5, 0.4)),
@@ -35,10 +35,6 @@ def test_runs_and_rules_stand_side_by_side(tmp_path, monkeypatch):
         folder = tmp_path / 'floors' / str(length)
         folder.mkdir(parents=True)
         (folder / 'floors.json').write_text(json.dumps(dict(scores=scores)))
-    drawn, figure = [], by_length.figures.figure
-    monkeypatch.setattr(
-        by_length.figures, 'figure', lambda *size: drawn.append(figure(*size)) or drawn[-1]
-    )
     printed = []
     monkeypatch.setattr('builtins.print', lambda text, **_: printed.append(text))
     by_length.main([f'--output={tmp_path}', '--seeds=2', '--lengths=256,512', *shares])
@@ -53,7 +49,7 @@ def test_runs_and_rules_stand_side_by_side(tmp_path, monkeypatch):
         ['counts: 64 tokens more', '', '50.0'],
         ['counts: everything', '100.0', '100.0'],
     ]
-    (axes,) = drawn[0].axes
+    (axes,) = made_figures[0].axes
     bars = {bar.get_label(): bar for bar in axes.containers}
     for memory, by_seed in shares.items():
         line, _, (ends,) = bars[memory]

@@ -115,17 +115,12 @@ def test_lifelong_learners_have_accuracy_and_forgetting(tmp_path):
 
 
 @pytest.mark.parametrize('speeds', [{}, {'tokens_per_s': {'512': 1000.0, '4096': 10.0}}])
-def test_every_run_has_a_look_of_its_own(tmp_path, monkeypatch, speeds):
+def test_every_run_has_a_look_of_its_own(tmp_path, made_figures, speeds):
     """More runs than colours; generation is drawn where it was measured."""
     runs = {f'run {n}': [numbers(0, **speeds), numbers(1, **speeds)] for n in range(14)}
-    seen = []
-    figure = compare_figures.figures.figure
-    monkeypatch.setattr(
-        compare_figures.figures, 'figure', lambda *size: seen.append(figure(*size)) or seen[-1]
-    )
     compare_figures.draw(runs, tmp_path / 'figure.png')
     assert (tmp_path / 'figure.png').stat().st_size
-    panels = seen[0].axes
+    panels = made_figures[0].axes
     assert len(panels) == 1 + bool(speeds)
     for panel in panels:
         looks = [(line.get_color(), line.get_linestyle()) for line in panel.lines]
@@ -156,26 +151,22 @@ def drawn(figure):
 
 
 def called(monkeypatch, tmp_path, *arguments):
-    """Runs the command, in which nothing may be trained; returns its figures."""
-    seen, figure = [], compare_figures.figures.figure
-    monkeypatch.setattr(
-        compare_figures.figures, 'figure', lambda *size: seen.append(figure(*size)) or seen[-1]
-    )
+    """Runs the command, in which nothing may be trained."""
     monkeypatch.setattr(compare.subprocess, 'Popen', lambda *given, **_: pytest.fail('trained'))
     given = ['compare', '--config=c.py', f'--output={tmp_path}', '--seeds=2', *arguments]
     monkeypatch.setattr(compare.sys, 'argv', given)
     compare.main()
-    return seen
 
 
-def test_score_by_size_of_the_memory(tmp_path, monkeypatch, capsys):
+def test_score_by_size_of_the_memory(tmp_path, monkeypatch, capsys, made_figures):
     """Finished folders are read, not run again; points are sorted by size, with seeds as bars."""
     finished(tmp_path, 'spans', ['w=1e-4', 'w=1e-6'], [4.0, 32.0])
     finished(tmp_path, 'cache', ['w=1e-4', 'w=1e-6'], [64.0, 16.0])
-    (figure,) = called(
+    called(
         monkeypatch, tmp_path, '--sweep=w=1e-4,1e-6', f'--by_size={tmp_path / "f.png"}',
         'spans', 'cache: tiny,memory=cache',
     )  # fmt: skip
+    (figure,) = made_figures
     lines = drawn(figure)
     assert list(lines) == ['spans', 'cache']
     for label, sizes in (('spans', [4.5, 32.5]), ('cache', [16.5, 64.5])):
@@ -232,7 +223,7 @@ def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch, flags, 
         assert folder == tmp_path / 'cache' / f'model.w={value}' / str(seed)
 
 
-def test_score_by_value_of_evaluation(tmp_path, monkeypatch, capsys):
+def test_score_by_value_of_evaluation(tmp_path, monkeypatch, capsys, made_figures):
     """One training per seed serves all values; each value is evaluated once."""
     finished(tmp_path, 'spans', [''], [4.0])
     commands = []
@@ -250,12 +241,13 @@ def test_score_by_value_of_evaluation(tmp_path, monkeypatch, capsys):
     sweep = '--sweep=evaluate.model.expire_span.limit=64,16'
     for expected in (4, 0):  # two values and two seeds; then everything is there
         commands.clear()
-        by_value, = called(
+        called(
             monkeypatch, tmp_path, sweep, f'--by_value={tmp_path / "f.png"}', 'spans: tiny', '--',
             '--config.train.num_steps=5',
         )  # fmt: skip
         assert len(commands) == expected
-        x, y, _ = drawn(by_value)['spans']
+        x, y, _ = drawn(made_figures.pop())['spans']
+        assert not made_figures
         assert list(x) == [16, 64] and np.allclose(y, [2.84, 2.36])
         if expected:
             assert commands[1][-2:] == [
@@ -266,7 +258,7 @@ def test_score_by_value_of_evaluation(tmp_path, monkeypatch, capsys):
     assert [row[0] for row in rows[-2:]] == ['spans, limit 64', 'spans, limit 16']
 
 
-def test_floors_are_measured_once_below_the_table(tmp_path, monkeypatch, capsys):
+def test_floors_are_measured_once_below_the_table(tmp_path, monkeypatch, capsys, made_figures):
     finished(tmp_path, 'spans', [''], [4.0])
     commands = []
 
@@ -280,7 +272,8 @@ def test_floors_are_measured_once_below_the_table(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(compare.floors.subprocess, 'run', measure)
     for _ in range(2):
         given = ['--floors', 'spans: tiny --config.a=1', '--', '--config.b=2']
-        assert not called(monkeypatch, tmp_path, *given)
+        called(monkeypatch, tmp_path, *given)
+        assert not made_figures
         lines = capsys.readouterr().out.splitlines()
         assert lines[-1] == 'all of it'
         rows = cells('\n'.join(lines[-5:-2]))
