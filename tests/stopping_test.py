@@ -51,18 +51,11 @@ def listening():
     stopping.unlisten()
 
 
-@pytest.mark.parametrize(
-    'name, module, command',
-    [
-        ('SIGTERM', 'jax', 'longmem_jax.main'),
-        ('SIGINT', 'jax', 'longmem_jax.main'),
-        ('SIGINT', 'numpy', 'longmem_jax.main'),
-    ],
-)
-def test_a_signal_while_libraries_are_imported_is_one_line(tmp_path, name, module, command):
+@pytest.mark.parametrize('name, module', [('SIGTERM', 'jax'), ('SIGINT', 'numpy')])
+def test_a_signal_while_libraries_are_imported_is_one_line(tmp_path, name, module):
     (tmp_path / 'sitecustomize.py').write_text(IMPORTS.format(name=name, module=module))
     process = subprocess.run(
-        [sys.executable, '-m', command, '--config=configs/quickstart.py:tiny'],
+        [sys.executable, '-m', 'longmem_jax.main', '--config=configs/quickstart.py:tiny'],
         cwd=ROOT,
         env=environment() | {'PYTHONPATH': str(tmp_path)},
         capture_output=True,
