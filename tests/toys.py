@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 
 from longmem_jax.in_place import readable_state
 from longmem_jax.segment import read_segments
@@ -21,6 +22,7 @@ from longmem_jax.testing.toys import (  # noqa: F401  (for the tests, which impo
     toy,
     with_config,
 )
+from longmem_jax.training.optimizer import parameter_path
 
 OWN_CODE = own_code()
 
@@ -50,3 +52,22 @@ def reports(model, params, segments, state=None, *, train=False):
 def run(model, params, segments, state=None):
     """`reports` without the `Aux`."""
     return reports(model, params, segments, state)[:2]
+
+
+def by_path(params):
+    """Leaves of parameters by their path, such as `block_0/attention/gate`."""
+    return {parameter_path(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def stream(model, params, tokens, state):
+    """Reads a segment in two goes, as a stream does; logits, and the state after it."""
+
+    def part(module):
+        cache = module.open_segment(state, BATCH)
+        first, cache = module.extend(tokens[:, :2], cache, 0)
+        rest, cache = module.extend(tokens[:, 2:], cache, jnp.full((BATCH,), 2, jnp.int32))
+        count = jnp.full((BATCH,), LENGTH, jnp.int32)
+        return jnp.concatenate([first, rest], 1), module.close_segment(state, cache, count)
+
+    return model.apply({'params': params}, method=part)

@@ -1,11 +1,9 @@
 """A run that trains low-rank parts of another run's model, and continues from its checkpoint."""
 
-import jax
 import numpy as np
 import pytest
 
 from longmem_jax.commands.train import train
-from longmem_jax.training.optimizer import parameter_path
 from tests.commands.train_test import (
     experiment,
     small_config,
@@ -13,14 +11,9 @@ from tests.commands.train_test import (
     training_lines,
 )
 from tests.models.adapted_test import separate
+from tests.toys import by_path
 
 pytestmark = pytest.mark.slow  # whole runs of the command
-
-
-def leaves(params):
-    return {
-        parameter_path(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(params)
-    }
 
 
 def test_low_rank_parts_are_trained_saved_and_restored(texts, tmp_path, capsys):  # noqa: F811
@@ -41,10 +34,10 @@ def test_low_rank_parts_are_trained_saved_and_restored(texts, tmp_path, capsys):
     after, step = experiment(config, tmp_path / 'lora').restore_parameters()
     kept, own = separate(after)
     assert step == 4
-    assert any(np.abs(leaf).max() > 0 for path, leaf in leaves(own).items() if path.endswith('/b'))
-    assert leaves(kept).keys() == leaves(before).keys()
-    for path, leaf in leaves(before).items():
-        np.testing.assert_array_equal(leaves(kept)[path], leaf, err_msg=path)
+    assert any(np.abs(leaf).max() > 0 for path, leaf in by_path(own).items() if path.endswith('/b'))
+    assert by_path(kept).keys() == by_path(before).keys()
+    for path, leaf in by_path(before).items():
+        np.testing.assert_array_equal(by_path(kept)[path], leaf, err_msg=path)
 
 
 def test_what_is_frozen_has_no_part_in_the_norm_of_gradients(texts, tmp_path):  # noqa: F811

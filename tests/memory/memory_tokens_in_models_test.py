@@ -20,6 +20,7 @@ from tests.toys import (
     parameters,
     random_segments,
     run,
+    stream,
     toy,
     with_config,
 )  # fmt: skip
@@ -153,19 +154,7 @@ def test_any_attention_reads_and_writes_them(name):
     assert np.abs(logits[1:] - other[1:]).max(axis=(1, 2, 3)).min() > 1e-5
     assert states[0].around is None and states[1].around.vectors.shape[2] == 2
     assert states[2].around is None and params['around_1']
-
-    @jax.jit
-    def stream(tokens, state):
-        def part(module):
-            cache = module.open_segment(state, BATCH)
-            first, cache = module.extend(tokens[:, :2], cache, 0)
-            rest, cache = module.extend(tokens[:, 2:], cache, jnp.full((BATCH,), 2, jnp.int32))
-            count = jnp.full((BATCH,), LENGTH, jnp.int32)
-            return jnp.concatenate([first, rest], 1), module.close_segment(state, cache, count)
-
-        return model.apply({'params': params}, method=part)
-
     state = fresh_state(model, params, BATCH)
     for number in range(len(segments.tokens)):
-        found, state = stream(segments.tokens[number], state)
+        found, state = stream(model, params, segments.tokens[number], state)
         np.testing.assert_allclose(found, logits[number], atol=2e-5)

@@ -62,10 +62,6 @@ def adapted(name, layers=1, **fields):
     return model, params, changed
 
 
-def leaves(params):
-    return {parameter_path(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def loss(model, params, segments):
     """Of two segments, so that what is remembered has a part in it."""
@@ -89,7 +85,7 @@ def test_low_rank_parts_are_their_merged_kernels(name):
     segments = toys.random_segments(segments=2)
     plain = toys.with_config(name, 1)
     kept, own = separate(start)
-    assert set(leaves(own)) == {path for path in leaves(start) if '/lora/' in path}
+    assert set(toys.by_path(own)) == {path for path in toys.by_path(start) if '/lora/' in path}
     # One program for the model with the parts and one for that without them, each with its gradients.
     with_parts, without = (
         jax.jit(jax.value_and_grad(functools.partial(loss, each))) for each in (model, plain)
@@ -104,9 +100,9 @@ def test_low_rank_parts_are_their_merged_kernels(name):
     np.testing.assert_allclose(value, wanted, rtol=2e-5)
     assert abs(value - at_first) > 1e-3
     scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
-    for path, leaf in leaves(found).items():
+    for path, leaf in toys.by_path(found).items():
         np.testing.assert_allclose(
-            leaf, leaves(expected)[path], atol=2e-5 * scale, err_msg=f'gradient of {path}'
+            leaf, toys.by_path(expected)[path], atol=2e-5 * scale, err_msg=f'gradient of {path}'
         )
 
 
@@ -138,9 +134,9 @@ def test_shapes_axes_and_scale():
     assert axes == {'a': ('heads', 'head_dim', None), 'b': (None, 'embed')}
     assert unbox(found)['out']['lora']['a'].shape == (2, 8, 2)
     _, start, _ = adapted('local', alpha=6.0)
-    scales = [leaf for path, leaf in leaves(start).items() if path.endswith('lora/scale')]
+    scales = [leaf for path, leaf in toys.by_path(start).items() if path.endswith('lora/scale')]
     assert scales and all(scale == 3.0 for scale in scales)
-    a = [leaf for path, leaf in leaves(start).items() if path.endswith('lora/a')]
+    a = [leaf for path, leaf in toys.by_path(start).items() if path.endswith('lora/a')]
     assert len({leaf.tobytes() for leaf in map(np.asarray, a)}) == len(a)  # each its own draw
 
 
@@ -160,11 +156,11 @@ def test_the_rest_is_frozen_and_has_no_moments():
         params
     )
     updates, _ = jax.jit(optimizer.update)(gradient, state, params)
-    for path, update in leaves(updates).items():
+    for path, update in toys.by_path(updates).items():
         moves = '/lora/' in path and not path.endswith('/scale')
         assert bool(np.abs(update).max() > 0) == moves, path
-    for path in leaves(kept):
-        assert not np.abs(leaves(gradient)[path]).max(), path
+    for path in toys.by_path(kept):
+        assert not np.abs(toys.by_path(gradient)[path]).max(), path
 
 
 def test_problems():

@@ -1,6 +1,5 @@
 """Attention layers beside the attention of blocks: streams, resets and the gate."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from longmem_jax.config.model_checks import model_problems
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
-from tests.toys import BATCH, LENGTH, model_config, parameters, random_segments, run
+from tests.toys import BATCH, LENGTH, model_config, parameters, random_segments, run, stream
 
 
 def beside(name, layers=2):
@@ -36,21 +35,9 @@ def test_a_stream_reads_what_whole_segments_read(name):
     model, params = beside(name)
     segments = random_segments()
     logits, states = run(model, params, segments)
-
-    @jax.jit
-    def stream(tokens, state):
-        def part(module):
-            cache = module.open_segment(state, BATCH)
-            first, cache = module.extend(tokens[:, :2], cache, 0)
-            rest, cache = module.extend(tokens[:, 2:], cache, jnp.full((BATCH,), 2, jnp.int32))
-            count = jnp.full((BATCH,), LENGTH, jnp.int32)
-            return jnp.concatenate([first, rest], 1), module.close_segment(state, cache, count)
-
-        return model.apply({'params': params}, method=part)
-
     state = fresh_state(model, params, BATCH)
     for number in range(len(segments.tokens)):
-        found, state = stream(segments.tokens[number], state)
+        found, state = stream(model, params, segments.tokens[number], state)
         np.testing.assert_allclose(found, logits[number], atol=2e-5)
     assert states[0].beside is None and states[1].beside is not None
 

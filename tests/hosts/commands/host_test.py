@@ -3,7 +3,6 @@
 import io
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -23,7 +22,6 @@ from longmem_jax.hosts.commands.export import export
 from longmem_jax.hosts.commands.lm_eval import evaluate_tasks
 from longmem_jax.layers import low_rank
 from longmem_jax.microscope.inspect import inspect
-from longmem_jax.training.optimizer import parameter_path
 from tests import toys
 from tests.commands.train_test import experiment, texts  # noqa: F401  (a fixture)
 from tests.hosts.commands.blimp_test import paradigm
@@ -56,12 +54,6 @@ def config_of(host, texts, argument, path=True):  # noqa: F811
     config.checkpoint.every, config.generate.sample_length = 2, 0
     config.mesh = dict(data=1, fsdp=1, tensor=1, memory=1)
     return config
-
-
-def leaves(params):
-    return {
-        parameter_path(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(params)
-    }
 
 
 @pytest.mark.slow
@@ -147,8 +139,8 @@ def test_a_gguf_file_is_scored_trained_and_exported(texts, tmp_path, capsys):  #
     params = hosts.load(found, hosts.make(found.model, 8), report=lambda line: None)
     last, step = newest_parameters(run, print)
     assert step == 2
-    for path, leaf in leaves(last).items():
-        np.testing.assert_array_equal(leaves(params)[path], leaf, err_msg=path)
+    for path, leaf in toys.by_path(last).items():
+        np.testing.assert_array_equal(toys.by_path(params)[path], leaf, err_msg=path)
     card = (tmp_path / 'out' / 'README.md').read_text()
     assert 'parameters of `qwen2.gguf`.' in card and 'base_model:' not in card
     # The folder has the same tokenizer and template.
@@ -168,7 +160,11 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     assert 'new: block_0,1/attention/gate' in ' '.join(capsys.readouterr().out.split())
     last, step = newest_parameters(experiment(config, tmp_path / 'run'), print)
     assert step == 2
-    moved = {path for path, leaf in leaves(last).items() if np.any(leaf != leaves(first)[path])}
+    moved = {
+        path
+        for path, leaf in toys.by_path(last).items()
+        if np.any(leaf != toys.by_path(first)[path])
+    }
     assert {path.rpartition('/')[2] for path in moved} <= {'a', 'b', 'gate'}
     assert any(path.endswith('lora/b') for path in moved)
     assert 'block_0/attention/gate' in moved
@@ -179,9 +175,9 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     assert grafted.config.model.attention == ('infini', 'infini')
     assert grafted.config.model.lora.rank == 2 and grafted.config.train.segment_length == 8
     same, step = newest_parameters(grafted, print)
-    assert step == 0 and leaves(same).keys() == leaves(last).keys()
-    for path, leaf in leaves(last).items():
-        np.testing.assert_array_equal(leaves(same)[path], leaf, err_msg=path)
+    assert step == 0 and toys.by_path(same).keys() == toys.by_path(last).keys()
+    for path, leaf in toys.by_path(last).items():
+        np.testing.assert_array_equal(toys.by_path(same)[path], leaf, err_msg=path)
     scored = [score(each, BOOK, out=io.StringIO()).nats for each in (run, grafted)]
     np.testing.assert_array_equal(*scored, err_msg='it reads texts as its training did')
     export(run, str(tmp_path / 'out'))
@@ -190,8 +186,8 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     found = hosts.find(tmp_path / 'out')
     assert found.model.attention == ('infini', 'infini') and not found.model.lora.rank
     params = hosts.load(found, hosts.make(found.model, 8), report=lambda line: None)
-    for path, leaf in leaves(low_rank.merged(last)).items():
-        np.testing.assert_array_equal(leaves(params)[path], leaf, err_msg=path)
+    for path, leaf in toys.by_path(low_rank.merged(last)).items():
+        np.testing.assert_array_equal(toys.by_path(params)[path], leaf, err_msg=path)
     # The exported folder is a host with this memory already.
     again = host_config.get_config(f'tiny,path={tmp_path / "out"},segment=8,memory=none')
     assert again.model.attention == ('infini', 'infini')
