@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.associative_tokens import ARMT
+from tests.parity_systems.common import parameters_of, settings_of, stacked
 
 MAPS = dict(query='W_mq.weight', key='W_mk.weight', value='W_mv.weight', strength='W_mb.weight')
 
@@ -13,18 +14,7 @@ def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
     number, own, width = settings['num_segments'], settings['num_mem_tokens'], settings['d_model']
     memory = ARMT(
-        settings=ModelSettings(
-            d_model=width,
-            num_heads=1,
-            head_dim=width,
-            d_feed_forward=1,
-            num_layers=1,
-            segment_length=settings['segment_length'],
-            dropout=0.0,
-            attention_dropout=0.0,
-            init_std=0.02,
-            dtype=jnp.dtype('float32'),
-        ),
+        settings=settings_of(width, 1, width, settings['segment_length']),
         normalize=identity,
         shared=None,
         depth=1,
@@ -33,15 +23,8 @@ def check(settings, arrays):
         nu=settings['nu'],
         correction=settings['correction'],
     )
-    theirs = {
-        name.removeprefix('param/'): jnp.asarray(value)
-        for name, value in arrays.items()
-        if name.startswith('param/')
-    }
-    xs, weights = (
-        jnp.stack([arrays[f'in/{name}_{i}'] for i in range(number)])
-        for name in ('x', 'loss_weight')
-    )
+    theirs = parameters_of(arrays)
+    xs, weights = stacked(arrays, number, 'x', 'loss_weight')
 
     def parameters(theirs):
         maps = {ours: theirs[name].T for ours, name in MAPS.items()}

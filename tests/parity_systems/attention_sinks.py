@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.sinks import AttentionSinks
-from longmem_jax.segment import Segment
+from tests.parity_systems.common import parameters_of, segment_of, settings_of, stacked
 
 
 def check(settings, arrays):
@@ -16,18 +16,12 @@ def check(settings, arrays):
     # Their room for recent tokens counts the segment that is read.
     size = sinks + settings['recent_size'] - length
     layer = AttentionSinks(
-        settings=ModelSettings(
-            d_model=settings['hidden_size'],
-            num_heads=heads,
+        settings=settings_of(
+            settings['hidden_size'],
+            heads,
+            settings['head_dim'],
+            length,
             num_kv_heads=kv_heads,
-            head_dim=settings['head_dim'],
-            d_feed_forward=1,
-            num_layers=1,
-            segment_length=length,
-            dropout=0.0,
-            attention_dropout=0.0,
-            init_std=0.02,
-            dtype=jnp.dtype('float32'),
             rotary_base=settings['rope_theta'],
         ),
         normalize=identity,
@@ -36,11 +30,7 @@ def check(settings, arrays):
         sinks=sinks,
         gradients=True,
     )
-    theirs = {
-        name.removeprefix('param/'): jnp.asarray(value)
-        for name, value in arrays.items()
-        if name.startswith('param/')
-    }
+    theirs = parameters_of(arrays)
 
     def into(weight, heads):
         return {'kernel': weight.T.reshape(weight.shape[1], heads, -1)}
@@ -56,16 +46,11 @@ def check(settings, arrays):
             }
         }
 
-    xs, weights = (
-        jnp.stack([arrays[f'in/{name}_{i}'] for i in range(number)])
-        for name in ('x', 'loss_weight')
-    )
+    xs, weights = stacked(arrays, number, 'x', 'loss_weight')
 
     def segments(layer, xs):
         def body(state, x):
-            tokens, valid = jnp.zeros(x.shape[:2], jnp.int32), jnp.ones(x.shape[:2], bool)
-            segment = Segment(tokens, valid, jnp.zeros(x.shape[:1], bool))
-            y, state, _ = layer(x, state, segment, train=False)
+            y, state, _ = layer(x, state, segment_of(x), train=False)
             maps = layer.projections
             return state, (y, maps.keys(state.hidden), maps.values(state.hidden), state.count)
 

@@ -4,24 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.compressive.layer import CompressiveTransformer
 from longmem_jax.segment import Segment
+from tests.parity_systems.common import settings_of
 
 
 def _layer(settings):
     width, heads = settings['d_model'], settings['heads']
-    model_settings = ModelSettings(
-        d_model=width,
-        num_heads=heads,
-        head_dim=width // heads,
-        d_feed_forward=width,
-        num_layers=1,
-        segment_length=settings['length'],
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
+    model_settings = settings_of(
+        width, heads, width // heads, settings['length'], d_feed_forward=width
     )
     return CompressiveTransformer(
         settings=model_settings,

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.decayed.gla import GatedLinearAttention
 from longmem_jax.memory.decayed.mamba2 import Mamba2
 from longmem_jax.memory.decayed.retnet import RetNet
 from longmem_jax.memory.rwkv7 import MIXES, RWKV7
-from longmem_jax.segment import Segment
+from tests.parity_systems.common import parameters_of, segment_of, settings_of, stacked
 
 
 @dataclasses.dataclass
@@ -202,28 +202,12 @@ NAMES = tuple(LAYERS)
 
 def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
-    theirs = {
-        name.removeprefix('param/'): jnp.asarray(value)
-        for name, value in arrays.items()
-        if name.startswith('param/')
-    }
+    theirs = parameters_of(arrays)
     golden = LAYERS[settings['system']](settings, theirs)
     number, length = settings['num_segments'], settings['segment_length']
-    x = jnp.stack([arrays[f'in/x_{i}'] for i in range(number)])
-    weights = jnp.stack([arrays[f'in/loss_weight_{i}'] for i in range(number)])
+    x, weights = stacked(arrays, number, 'x', 'loss_weight')
     layer = golden.module(
-        settings=ModelSettings(
-            d_model=golden.d_model,
-            num_heads=golden.heads,
-            head_dim=golden.head_dim,
-            d_feed_forward=1,
-            num_layers=1,
-            segment_length=length,
-            dropout=0.0,
-            attention_dropout=0.0,
-            init_std=0.02,
-            dtype=jnp.dtype('float32'),
-        ),
+        settings=settings_of(golden.d_model, golden.heads, golden.head_dim, length),
         normalize=identity,
         shared=None,
         chunk=3,
@@ -234,9 +218,7 @@ def check(settings, arrays):
         """Outputs and state after x [batch, n, d_model], with the values of the first layer."""
         if first is not None:
             state = state.replace(carried={'v_first': _heads(first, golden.heads)})
-        tokens, valid = jnp.zeros(x.shape[:2], jnp.int32), jnp.ones(x.shape[:2], bool)
-        segment = Segment(tokens, valid, jnp.zeros(x.shape[:1], bool))
-        y, state, _ = layer(x, state, segment, train=False)
+        y, state, _ = layer(x, state, segment_of(x), train=False)
         return y, state.replace(carried={})
 
     def segments(layer, x, first):

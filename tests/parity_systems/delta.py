@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.delta import PAPERS, DeltaNet
-from longmem_jax.segment import Segment
+from tests.parity_systems.common import parameters_of, read_segments, settings_of, stacked
 
 
 def _gated(settings, theirs):
@@ -77,40 +77,17 @@ def _layer(settings, theirs, convert, **changes):
     """Our layer, and its parameters as functions of the golden's."""
     fields, params, (heads, head_dim), out = convert(settings, theirs)
     params['projections']['out'] = {'kernel': theirs[out].T.reshape(heads, head_dim, -1)}
-    model = ModelSettings(
-        d_model=settings['hidden_size'],
-        num_heads=heads,
-        head_dim=head_dim,
-        d_feed_forward=1,
-        num_layers=1,
-        segment_length=settings['segment_length'],
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
-    )
+    model = settings_of(settings['hidden_size'], heads, head_dim, settings['segment_length'])
     fields |= dict(convolution=settings['conv_kernel'], chunk=3) | changes
     layer = DeltaNet(settings=model, normalize=identity, shared=None, **fields)
     return layer, {'params': params}
-
-
-def _segments(layer, xs):
-    """Reads segment after segment, xs [segments, batch, length, d_model]: outputs and states."""
-
-    def read(state, x):
-        valid, start = jnp.ones(x.shape[:2], bool), jnp.zeros(x.shape[:1], bool)
-        segment = Segment(jnp.zeros(x.shape[:2], jnp.int32), valid, start)
-        y, state, _ = layer(x, state, segment, train=False)
-        return state, (y, state)
-
-    return jax.lax.scan(read, layer.initial_state(xs.shape[1]), xs)[1]
 
 
 def _tokens(layer, xs):
     """The same token by token: outputs."""
     number, batch, length, width = xs.shape
     tokens = xs.swapaxes(1, 2).reshape(number * length, batch, 1, width)
-    y, _ = _segments(layer, tokens)
+    y, _ = read_segments(layer, tokens)
     return y.reshape(number, length, batch, width).swapaxes(1, 2)
 
 
@@ -118,19 +95,12 @@ def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
     if settings['activation'] != 'silu' or settings.get('options'):
         raise ValueError(f'activation and options of {settings}: only silu without options')
-    theirs = {
-        name.removeprefix('param/'): jnp.asarray(value)
-        for name, value in arrays.items()
-        if name.startswith('param/')
-    }
+    theirs = parameters_of(arrays)
     convert = _kimi if 'q_proj.weight' in theirs else _gated
     number = settings['num_segments']
-    xs, weights = (
-        jnp.stack([arrays[f'in/{name}_{i}'] for i in range(number)])
-        for name in ('x', 'loss_weight')
-    )
+    xs, weights = stacked(arrays, number, 'x', 'loss_weight')
 
-    def run(theirs, xs, method=_segments, **changes):
+    def run(theirs, xs, method=read_segments, **changes):
         layer, variables = _layer(settings, theirs, convert, **changes)
         return layer.apply(variables, xs, method=method)
 

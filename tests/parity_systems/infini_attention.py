@@ -4,26 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.layers import associative
 from longmem_jax.memory.infini import InfiniAttention, InfiniState
 from longmem_jax.segment import Segment
+from tests.parity_systems.common import settings_of
 
 
 def _model_settings(width, heads, head_dim, length, **others):
-    return ModelSettings(
-        d_model=width,
-        num_heads=heads,
-        head_dim=head_dim,
-        d_feed_forward=width,
-        num_layers=1,
-        segment_length=length,
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
-        **others,
-    )
+    return settings_of(width, heads, head_dim, length, d_feed_forward=width, **others)
 
 
 def _layer(model_settings, normalize, **changes):

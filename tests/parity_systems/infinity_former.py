@@ -4,24 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
+from tests.parity_systems.common import settings_of
 
 
 def _layer(settings):
     width = settings['heads'] * settings['head_dim']
-    model_settings = ModelSettings(
-        d_model=width,
-        num_heads=settings['heads'],
-        head_dim=settings['head_dim'],
-        d_feed_forward=width,
-        num_layers=1,
-        segment_length=settings['length'],
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
+    model_settings = settings_of(
+        width, settings['heads'], settings['head_dim'], settings['length'], d_feed_forward=width
     )
     return ContinuousMemory(
         settings=model_settings,

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.layers import feature_maps
 from longmem_jax.memory.linear_attention.cross import FIELDS, CrossLinear
 from longmem_jax.memory.linear_attention.layer import LinearAttention
 from longmem_jax.segment import Segment
+from tests.parity_systems.common import parameters_of, settings_of
 
 # Names of query, key, value and output, and of the first two's prefix in cross-attention.
 ELU = ('query_projection', 'key_projection', 'value_projection', 'out_projection')
@@ -29,17 +30,8 @@ def _widths(settings):
 
 
 def _settings(settings):
-    return ModelSettings(
-        d_model=settings['d_model'],
-        num_heads=settings['heads'],
-        head_dim=max(_widths(settings)),
-        d_feed_forward=1,
-        num_layers=1,
-        segment_length=settings['segment'],
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
+    return settings_of(
+        settings['d_model'], settings['heads'], max(_widths(settings)), settings['segment']
     )
 
 
@@ -90,9 +82,7 @@ class _Golden:
 
     def __init__(self, settings, arrays):
         self.settings, self.arrays = settings, arrays
-        self.theirs = {
-            k[len('param/') :]: jnp.asarray(v) for k, v in arrays.items() if k.startswith('param/')
-        }
+        self.theirs = parameters_of(arrays)
         self.elu = settings['variant'] == 'elu'
 
     def first(self, x):

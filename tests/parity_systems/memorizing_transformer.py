@@ -3,23 +3,18 @@
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.memorizing.layer import Memorizing
 from longmem_jax.segment import Segment, select_lanes
+from tests.parity_systems.common import settings_of
 
 
 def _layer(settings, normalize):
-    model_settings = ModelSettings(
-        d_model=settings['d_model'],
-        num_heads=settings['heads'],
-        head_dim=settings['head_dim'],
+    model_settings = settings_of(
+        settings['d_model'],
+        settings['heads'],
+        settings['head_dim'],
+        settings['length'],
         d_feed_forward=settings['d_ff'],
-        num_layers=1,
-        segment_length=settings['length'],
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
     )
     return Memorizing(
         settings=model_settings,
