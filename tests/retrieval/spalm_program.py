@@ -1,6 +1,6 @@
-"""`python -m tests.retrieval.spalm_program CONFIG STEP SIGNAL FOLDER...`: trains the gate of SPALM.
+"""`python -m tests.retrieval.spalm_program CONFIG STEP FOLDER...`: trains the gate of SPALM.
 
-In every folder given; in the first, the process sends itself the signal at a step.
+In every folder given; in the first, the process kills itself at a step.
 """
 
 import json
@@ -24,9 +24,9 @@ if __name__ == '__main__':
     def update_and_die(progress, step, text):
         update(progress, step, text)
         if step == int(sys.argv[2]):
-            os.kill(os.getpid(), getattr(signal, sys.argv[3]))
+            os.kill(os.getpid(), signal.SIGKILL)
 
     Progress.update = update_and_die
-    for folder in sys.argv[4:]:
+    for folder in sys.argv[3:]:
         mesh = sharding.make_mesh(config.mesh.to_dict(), jax.devices()[:1])
         spalm.train(Experiment(config, Path(folder), mesh))
