@@ -6,23 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory import memsizer
 from longmem_jax.segment import Segment
+from tests.parity_systems.common import parameters_of, settings_of
 
 
 def _model_settings(settings, length):
-    return ModelSettings(
-        d_model=settings['d_model'],
-        num_heads=settings['heads'],
-        head_dim=settings['d_model'] // settings['heads'],
+    return settings_of(
+        settings['d_model'],
+        settings['heads'],
+        settings['d_model'] // settings['heads'],
+        length,
         d_feed_forward=settings['ffn'],
-        num_layers=1,
-        segment_length=length,
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
     )
 
 
@@ -55,9 +51,7 @@ def _norm(x, theirs, name, epsilon):
 
 def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
-    theirs = {
-        k[len('param/') :]: jnp.asarray(v) for k, v in arrays.items() if k.startswith('param/')
-    }
+    theirs = parameters_of(arrays)
     heads, epsilon, length = settings['heads'], settings['layer_norm_eps'], settings['segment']
     activation = {'relu': jax.nn.relu, 'gelu': lambda x: jax.nn.gelu(x, approximate=False)}
     activation = activation[settings['activation']]

@@ -3,27 +3,21 @@
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.chunk_retrieval.blocks import block_means
 from longmem_jax.memory.chunk_retrieval.layer import ChunkRetrieval
-from longmem_jax.segment import Segment
+from tests.parity_systems.common import parameters_of, segment_of, settings_of
 
 
 def _layer(settings, tokens, kv_heads):
     """Our layer, with room for the whole text."""
     size, top_k = settings['moba_chunk_size'], settings['moba_topk']
-    model = ModelSettings(
-        d_model=settings['hidden_size'],
-        num_heads=settings['num_heads'],
+    model = settings_of(
+        settings['hidden_size'],
+        settings['num_heads'],
+        settings['head_dim'],
+        settings['segment_length'],
         num_kv_heads=kv_heads,
-        head_dim=settings['head_dim'],
-        d_feed_forward=1,
-        num_layers=1,
-        segment_length=settings['segment_length'],
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
     )
     blocks = max(-(-tokens // size), top_k, 2)
     fields = dict(block_length=size, memory_length=blocks * size, top_k=top_k, position='none')
@@ -34,9 +28,7 @@ def _segments(layer, xs):
     """Segment after segment, a list of [batch, length, d_model]: outputs and states."""
     state, ys, states = layer.initial_state(xs[0].shape[0]), [], []
     for x in xs:
-        valid = jnp.ones(x.shape[:2], bool)
-        segment = Segment(valid.astype(jnp.int32), valid, jnp.zeros(x.shape[:1], bool))
-        y, state, _ = layer(x, state, segment, train=False)
+        y, state, _ = layer(x, state, segment_of(x), train=False)
         ys, states = [*ys, y], [*states, state]
     return ys, states
 
@@ -75,11 +67,7 @@ def check(settings, arrays):
     )
     kv_heads = arrays['state/k_0'].shape[1]
     layer = _layer(settings, sum(x.shape[1] for x in xs), kv_heads)
-    theirs = {
-        name.removeprefix('param/'): jnp.asarray(value)
-        for name, value in arrays.items()
-        if name.startswith('param/')
-    }
+    theirs = parameters_of(arrays)
 
     def run(theirs, xs, method=_segments):
         return layer.apply(_parameters(settings, theirs), xs, method=method)

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.analysis import slot_statistics as slot_usage
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.segment import Segment
 from longmem_jax.training.step import average_in
+from tests.parity_systems.common import settings_of
 
 
 def _names(settings):
@@ -25,17 +26,8 @@ def _names(settings):
 
 
 def _layer(settings):
-    model_settings = ModelSettings(
-        d_model=settings['dim'],
-        num_heads=1,
-        head_dim=settings['dim'],
-        d_feed_forward=settings['dim'],
-        num_layers=1,
-        segment_length=settings['length'],
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
+    model_settings = settings_of(
+        settings['dim'], 1, settings['dim'], settings['length'], d_feed_forward=settings['dim']
     )
     return ProductKeyMemory(
         settings=model_settings,

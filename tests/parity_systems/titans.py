@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.titans.layer import Titans
-from longmem_jax.segment import Segment
+from tests.parity_systems.common import parameters_of, segment_of, settings_of, stacked
 
 # Their options to our fields; others are refused.
 OPTIONS = {
@@ -88,40 +88,26 @@ def check(settings, arrays):
 
 def _check(settings, arrays):
     heads, number = settings['heads'], settings['num_segments']
-    theirs = {
-        name.removeprefix('param/'): jnp.asarray(value, jnp.float64)
-        for name, value in arrays.items()
-        if name.startswith('param/')
-    }
+    theirs = jax.tree.map(jnp.float64, parameters_of(arrays))
     layer = Titans(
-        settings=ModelSettings(
-            d_model=settings['dim'],
-            num_heads=heads,
-            head_dim=settings['dim_head'],
-            d_feed_forward=1,
-            num_layers=1,
-            segment_length=settings['segment_length'],
-            dropout=0.0,
-            attention_dropout=0.0,
-            init_std=0.02,
+        settings=settings_of(
+            settings['dim'],
+            heads,
+            settings['dim_head'],
+            settings['segment_length'],
             dtype=jnp.dtype('float64'),
         ),
         normalize=identity,
         shared=None,
         **fields_of(settings),
     )
-    xs, weights = (
-        jnp.stack([arrays[f'in/{name}_{i}'] for i in range(number)]).astype(jnp.float64)
-        for name in ('x', 'loss_weight')
-    )
+    xs, weights = map(jnp.float64, stacked(arrays, number, 'x', 'loss_weight'))
 
     def segments(layer, xs):
         """Outputs and states of segments, xs [segments, batch, length, d_model]."""
 
         def body(state, x):
-            tokens, valid = jnp.zeros(x.shape[:2], jnp.int32), jnp.ones(x.shape[:2], bool)
-            segment = Segment(tokens, valid, jnp.zeros(x.shape[:1], bool))
-            y, state, _ = layer(x, state, segment, train=False)
+            y, state, _ = layer(x, state, segment_of(x), train=False)
             return state, (y, state.memory)
 
         return jax.lax.scan(body, layer.initial_state(xs.shape[1]), xs)[1]

@@ -1,11 +1,10 @@
 """One layer of TTT-Linear or TTT-MLP, by segments and by tokens."""
 
 import jax
-import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.contract import identity
 from longmem_jax.memory.test_time import TTT
-from longmem_jax.segment import Segment
+from tests.parity_systems.common import parameters_of, read_segments, settings_of, stacked
 
 
 def _parameters(theirs, heads):
@@ -44,25 +43,13 @@ def _parameters(theirs, heads):
     return {'params': params}
 
 
-def _segments(layer, xs):
-    """Reads segment after segment, xs [segments, batch, length, d_model]: outputs and states."""
-
-    def read(state, x):
-        valid, start = jnp.ones(x.shape[:2], bool), jnp.zeros(x.shape[:1], bool)
-        segment = Segment(jnp.zeros(x.shape[:2], jnp.int32), valid, start)
-        y, state, _ = layer(x, state, segment, train=False)
-        return state, (y, state)
-
-    return jax.lax.scan(read, layer.initial_state(xs.shape[1]), xs)[1]
-
-
 def _in_parts(size):
     """The same in segments of `size` tokens, whole mini-batches or not: outputs [segments, ...]."""
 
     def read(layer, xs):
         number, batch, length, width = xs.shape
         parts = xs.swapaxes(1, 2).reshape(number * length // size, size, batch, width)
-        y, _ = _segments(layer, parts.swapaxes(1, 2))
+        y, _ = read_segments(layer, parts.swapaxes(1, 2))
         return y.swapaxes(1, 2).reshape(number, length, batch, width).swapaxes(1, 2)
 
     return read
@@ -71,27 +58,9 @@ def _in_parts(size):
 def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
     heads, number, length = (settings[n] for n in ('num_heads', 'num_segments', 'segment_length'))
-    theirs = {
-        name.removeprefix('param/'): jnp.asarray(value)
-        for name, value in arrays.items()
-        if name.startswith('param/')
-    }
-    xs, weights = (
-        jnp.stack([arrays[f'in/{name}_{i}'] for i in range(number)])
-        for name in ('x', 'loss_weight')
-    )
-    model = ModelSettings(
-        d_model=settings['d_model'],
-        num_heads=heads,
-        head_dim=settings['d_model'] // heads,
-        d_feed_forward=1,
-        num_layers=1,
-        segment_length=length,
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.02,
-        dtype=jnp.dtype('float32'),
-    )
+    theirs = parameters_of(arrays)
+    xs, weights = stacked(arrays, number, 'x', 'loss_weight')
+    model = settings_of(settings['d_model'], heads, settings['d_model'] // heads, length)
     layer = TTT(
         settings=model,
         normalize=identity,
@@ -104,7 +73,7 @@ def check(settings, arrays):
         gate=settings['use_gate'],
     )
 
-    def run(theirs, xs, method=_segments):
+    def run(theirs, xs, method=read_segments):
         return layer.apply(_parameters(theirs, heads), xs, method=method)
 
     def loss(theirs, xs):
