@@ -105,11 +105,12 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
 
 
 def kinds_of(shares: np.ndarray) -> dict[str, np.ndarray]:
-    """Which shares of a weight are of each kind, bool of the same shape."""
+    """Which slots are of each kind, bool [slots], by their mean share; `shares` is [writes, slots]."""
+    mean = shares.mean(axis=0)
     return {
-        'mostly themselves': shares >= KEEPS,
-        'mixed': (shares < KEEPS) & (shares >= FOLLOWS),
-        'tokens': shares < FOLLOWS,
+        'mostly themselves': mean >= KEEPS,
+        'mixed': (mean < KEEPS) & (mean >= FOLLOWS),
+        'tokens': mean < FOLLOWS,
     }
 
 
@@ -155,7 +156,7 @@ def slot_kinds(experiment: Experiment, split: str, output: Path) -> list[dict[st
             'share': float(mask.mean()),
             'vector': float(norms[mask].mean()) if mask.any() else float('nan'),
         }
-        for name, mask in kinds_of(shares.mean(axis=0)).items()
+        for name, mask in kinds_of(shares).items()
     ]
 
 

@@ -48,8 +48,9 @@ def cells(kept: np.ndarray) -> list[str]:
     Args:
       kept: [writes, slots].
     """
-    mean, kinds = kept.mean(axis=0), memformer_slots.kinds_of(kept)
-    percent = [f'{100 * kind.mean():.0f}' for kind in kinds.values()]
+    mean, keeps, follows = kept.mean(axis=0), memformer_slots.KEEPS, memformer_slots.FOLLOWS
+    kinds = (kept >= keeps, (kept < keeps) & (kept >= follows), kept < follows)
+    percent = [f'{100 * kind.mean():.0f}' for kind in kinds]
     return [f'{len(kept):,}', *percent, f'{mean.min():.2f} - {mean.max():.2f}']
 
 

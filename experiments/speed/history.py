@@ -84,7 +84,9 @@ def tree_of(version: str, checkout: Path = ROOT) -> Iterator[tuple[Path, str]]:
         raise ValueError(done.stderr.decode('utf-8', 'replace').strip())
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-            archive.extractall(folder, filter='data')
+            # An argument since Python 3.11.4.
+            archive.extraction_filter = getattr(tarfile, 'data_filter', None)
+            archive.extractall(folder)
         yield _checked(Path(folder).resolve(), name), f'{name} ({commit[:12]})'
 
 

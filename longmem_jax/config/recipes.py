@@ -42,11 +42,20 @@ class Given:
     notes: tuple[str, ...] = ()
 
 
-def given(recipe: str = '', **changes: Any) -> Given:
-    """A `Given` by keywords: its attributes, and any of `fields`, as in `given(memory_length=512)`."""
-    own = {field.name for field in dataclasses.fields(Given)} - {'recipe', 'fields'}
-    attributes = {name: changes.pop(name) for name in own & {*changes}}
-    return Given(recipe, changes, **attributes)
+def given(
+    recipe: str = '',
+    *,
+    attention: tuple[str, ...] = (),
+    feed_forward: tuple[str, ...] = (),
+    evaluate: dict[str, Any] | None = None,
+    loss_weights: dict[str, float] | None = None,
+    groups: tuple[Group, ...] | None = None,
+    notes: tuple[str, ...] = (),
+    **fields: Any,
+) -> Given:
+    """A `Given` whose `fields` are keywords: `given(memory_length=512)`."""
+    evaluate = evaluate or {}
+    return Given(recipe, fields, attention, feed_forward, evaluate, loss_weights, groups, notes)
 
 
 def recipes() -> dict[str, Callable[[Scale], Recipe]]:
