@@ -19,7 +19,7 @@ from longmem_jax.standalone import (
 )
 
 RETURNED = """
-    Returns a `Layer`, a linen module for x [batch, length, d_model], length up to `segment_length`:
+    Returns a `Layer`, a linen module for x [batch, length, d_model], length up to `segment_length`::
 
         state = layer.start(batch_size=2)
         variables = layer.init(jax.random.key(0), x, state)

@@ -36,7 +36,7 @@ class Trained(NamedTuple):
 def load(workdir: str | bytes | os.PathLike[str], at: SupportsIndex | None = None) -> Trained:
     """The model of a run, on the first device, with plain kernels.
 
-    The losses of a text, one per token, with the memory carried through all of it:
+    The losses of a text, one per token, with the memory carried through all of it::
 
         from longmem_jax.evaluation.token_losses import token_losses
         from longmem_jax.generation.reader import fresh_state
