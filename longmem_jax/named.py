@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from longmem_jax.contract import Entry
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.standalone import (
@@ -29,9 +28,10 @@ RETURNED = """
     """
 
 
-def named(entry: Entry) -> Callable[..., Layer]:
-    """`make_layer` for one entry, with the fields of the memory and of a model in its signature."""
-
+@functools.cache
+def by_name(memory: str) -> Callable[..., Layer]:
+    """`make_layer` for a name of the registry, with all fields in its signature; always the same."""
+    entry = LAYERS[memory]
     own = defaults_of(entry)
     # A memory with its own number of heads, independent of attention, has a default for it.
     own_heads = {k: v for k, v in own.items() if k == 'num_heads'}
@@ -64,9 +64,3 @@ def class_names() -> dict[str, str]:
     for name, entry in LAYERS.items():  # ours first
         found.setdefault(entry.layer.module.__name__, name)
     return found
-
-
-@functools.cache
-def by_name(memory: str) -> Callable[..., Layer]:
-    """`named` for a name of the registry, always the same function."""
-    return named(LAYERS[memory])

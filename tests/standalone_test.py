@@ -296,6 +296,13 @@ def test_training_draws_dropout():
     np.testing.assert_array_equal(run(0), run(0))
 
 
+def test_help_shows_the_memorys_own_fields_first_and_the_call():
+    names = list(inspect.signature(longmem_jax.InfiniAttention).parameters)
+    own = [names.index(name) for name in LAYERS['infini'].defaults()]
+    assert max(own) < names.index('rotary_base') and names.index('dropout') < min(own)
+    assert 'y, state, aux = layer.apply(variables, x, state)' in longmem_jax.InfiniAttention.__doc__
+
+
 def test_names_are_all_and_documented():
     others = {'Layer', 'make_layer', *longmem_jax.MODULES}
     assert {*class_names()} | others == {*longmem_jax.__all__} < {*dir(longmem_jax)}

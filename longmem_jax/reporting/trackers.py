@@ -10,9 +10,8 @@ from typing import Any
 
 from longmem_jax.errors import UsageError, nearest
 
-Metrics = dict[str, Any]
 # Called with step, group and numbers whenever a run writes some; 'checkpoint' has none.
-Hook = Callable[[int, str, Metrics], Any]
+Hook = Callable[[int, str, dict[str, Any]], Any]
 
 
 def wandb(**settings: Any) -> Hook:
@@ -25,7 +24,7 @@ def wandb(**settings: Any) -> Hook:
     if service.run is None:
         service.init(**settings)
 
-    def hook(step: int, group: str, values: Metrics) -> None:
+    def hook(step: int, group: str, values: dict[str, Any]) -> None:
         service.log(_named(group, values) | {'step': step})
 
     return hook
@@ -41,7 +40,7 @@ def mlflow(**settings: Any) -> Hook:
     if service.active_run() is None:
         service.start_run(**settings)
 
-    def hook(step: int, group: str, values: Metrics) -> None:
+    def hook(step: int, group: str, values: dict[str, Any]) -> None:
         service.log_metrics(_named(group, values), step=step)
 
     return hook
@@ -74,5 +73,5 @@ def _installed(name: str) -> Any:
         raise UsageError(f'{name}: not installed; pip install {name}.') from error
 
 
-def _named(group: str, values: Metrics) -> dict[str, float]:
+def _named(group: str, values: dict[str, Any]) -> dict[str, float]:
     return {f'{group}/{name}': float(value) for name, value in values.items()}

@@ -10,7 +10,7 @@ import pytest
 from longmem_jax.agents import commands as reinforcement
 from longmem_jax.agents import testing
 from longmem_jax.agents.build import Built
-from longmem_jax.agents.task import AgentTask
+from longmem_jax.agents.task import AgentTask, told
 from longmem_jax.config import checks
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting.progress import Progress
@@ -138,6 +138,13 @@ def test_problems_of_lanes(tmp_path):
     assert any(
         'config.train.num_lanes = 6: must be a multiple of 8' in problem for problem in problems
     )
+
+
+def test_one_episode_has_no_error_of_the_mean():
+    one = testing.in_short({'reward': np.asarray([0.5]), 'length': np.asarray([3.0])})
+    assert told(one) == 'reward 0.500, 3.0 steps'
+    two = testing.in_short({'reward': np.asarray([0.0, 1.0]), 'length': np.asarray([3.0, 3.0])})
+    assert told(two) == 'reward 0.500 +- 0.500, 3.0 steps'
 
 
 def test_an_agent_and_an_environment_belong_together():

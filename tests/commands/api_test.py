@@ -211,6 +211,13 @@ def test_a_memory_is_kept_in_a_file(run, tmp_path):
     assert again.loss != alone.loss
 
 
+def test_a_refused_training_leaves_no_folder(tmp_path):
+    changes = {'data.source': 'text', 'data.path': str(tmp_path / 'nowhere')}
+    with pytest.raises(UsageError, match='nowhere does not exist'):
+        longmem_jax.train('quickstart', tmp_path / 'run', changes=changes)
+    assert not list(tmp_path.iterdir())
+
+
 def test_configurations_by_name_and_what_is_wrong_with_them(tmp_path):
     config = longmem_jax.configure('quickstart:memory=infini', {'train.num_steps': 7})
     assert config.train.num_steps == 7 and 'infini' in config.model.attention

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longmem_jax.config.base import base
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document
-from longmem_jax.data.learn_tokenizer import learn
+from longmem_jax.data.learn_tokenizer import learn, word_path
 from longmem_jax.data.load import load, make_tokenizer
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import Bytes, Characters, Words
@@ -79,6 +79,22 @@ def test_learnt_once_then_reused(config, tmp_path, kind, size):
     assert text.split() == TEXT.split()
     if kind != 'words':
         assert text == TEXT
+
+
+def test_a_vocabulary_without_its_word_is_learned_again_unless_a_model_has_it(config, tmp_path):
+    """As of a run that was killed between the two."""
+    config.tokenizer.kind = 'words'
+    make_tokenizer(config, tmp_path)
+    path = tmp_path / 'tokenizer.words.0.txt'
+    whole, word = path.read_text(), word_path(path)
+    path.write_text('<eos>\nthe\n')
+    word.unlink()
+    make_tokenizer(config, tmp_path)
+    assert path.read_text() == whole and word.exists()
+    path.write_text('<eos>\nthe\n')
+    word.unlink()
+    (tmp_path / 'checkpoints/7').mkdir(parents=True)
+    assert make_tokenizer(config, tmp_path).vocab_size < 5 and not word.exists()
 
 
 def test_words_are_ordered_by_frequency(config, tmp_path):
