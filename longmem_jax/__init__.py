@@ -17,6 +17,7 @@ MODULES = {
     'configure': 'config.files',
     **dict.fromkeys(('train', 'evaluate', 'generate', 'score'), 'commands.api'),
     'load': 'commands.load',
+    'Stop': 'reporting.trackers',
     'register': 'registry',
 }
 

@@ -12,6 +12,7 @@ from longmem_jax.commands.api import train as train
 from longmem_jax.commands.load import load as load
 from longmem_jax.config.files import configure as configure
 from longmem_jax.registry import register as register
+from longmem_jax.reporting.trackers import Stop as Stop
 from longmem_jax.standalone import Layer as Layer
 from longmem_jax.standalone import make_layer as make_layer
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HOOK = 0x80  # in place of a signal's number: a hook of the run asked for it
 # Launchers send a signal twice: to a process, and to its group. Seconds.
 TWICE = 1.0
 # A library may swallow what a handler raises, or be in a long call: then the thread ends a command.
@@ -76,8 +77,8 @@ _lock = threading.RLock()
 
 
 def name(signum: int) -> str:
-    """'SIGTERM' or 'SIGINT'."""
-    return signal.Signals(signum).name
+    """'SIGTERM', 'SIGINT', or what a hook did."""
+    return 'Stopped by a hook' if signum == HOOK else signal.Signals(signum).name
 
 
 def listen(*, command: bool = False, importing: bool = False) -> bool:
@@ -145,6 +146,11 @@ def asked(*, now: bool = False) -> int:
     return _state.agreed
 
 
+def ask() -> None:
+    """Asks the run to stop, as a signal does, from within `deferred`."""
+    _state.heard = _state.heard or HOOK
+
+
 def poll() -> None:
     """Raises `Stopped` if the run was asked to stop; to be called between segments."""
     if signum := asked():
@@ -168,13 +174,16 @@ def exit_code() -> int:
 
 
 def obey() -> None:
-    """Ends the caller's program too if a run was stopped in it, as the signal would have without us.
+    """Ends the caller's program too if a signal stopped a run in it, as it would have without us.
 
     Raises:
       KeyboardInterrupt: it was Ctrl-C.
       Stopped: it was SIGTERM.
     """
     signum, _state.code = max(_state.code - 128, 0), 0
+    if signum == HOOK:
+        _state.heard = _state.agreed = 0
+        return
     if signum == signal.SIGINT:
         raise KeyboardInterrupt
     if signum:

@@ -48,11 +48,13 @@ def train(
       config: what `--config=` takes, such as 'quickstart:memory=infini'; or a configuration.
       workdir: folder of the run.
       changes: fields that differ, such as {'train.num_steps': 200}.
-      hooks: each is called as `hook(step, group, values)` when the run writes numbers: with the group
+      hooks: each is called as `hook(step, group, values)`, with the group 'step' after every step,
         'train' and 'speed' every `config.train.log_every` steps, 'validation' after an evaluation,
-        'test' and 'test_reset' at the end, and 'checkpoint' (without numbers) when that of a step is
-        whole on the disk, up to a few steps later. An error of a hook ends the run, which then continues
-        from its newest checkpoint.
+        'test' and 'test_reset' at the end, 'compile' before the first step, and 'checkpoint' (without
+        numbers) when that of a step is whole on the disk, up to a few steps later. Of several processes
+        the first calls them. A hook that raises `longmem_jax.Stop` ends the training: the run is saved,
+        and the same call continues it. Another error ends the run at once; it then continues from its
+        newest checkpoint.
       optimizer: an `optax.GradientTransformation` in place of that of `config.optimizer`, with its own
         rate and weight decay. Clipping, rates of groups and accumulation of `config.optimizer` stay
         around it (`clip_norm` is 0.25 unless set; 0 = none). It is to be given again when the run goes

@@ -118,7 +118,7 @@ def _run_mode(config: Any, name: str) -> None:
         if mode.documents and jax.process_index() == 0:  # training says it where it says all
             for text in warnings_of(config.data):
                 print(f'Warning: {text}.')
-        hooks = trackers.named(given.pop('tracker', ''))
+        hooks = trackers.named(given.pop('tracker', ''), workdir, config.to_dict())
         mesh = sharding.make_mesh(config.mesh.to_dict())
         load(mode.function)(Experiment(config, workdir, mesh, hooks), **given)
 

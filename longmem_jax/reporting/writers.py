@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax import stopping
 from longmem_jax.errors import UsageError
 from longmem_jax.files import copy, open_own, write
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.events import Events
-from longmem_jax.reporting.trackers import Hook
+from longmem_jax.reporting.trackers import Hook, Stop
 
 if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,7 +132,7 @@ class Writer:
     def __init__(self, workdir: Path, hooks: Sequence[Hook] = ()):
         """Opens workdir/metrics.jsonl and workdir/tensorboard for appending.
 
-        `hooks` are called with what is written, after it is.
+        `hooks` are called with what is written, after it is, and with the numbers of every step.
 
         Raises:
           UsageError: one of them is there and is something else.
@@ -254,6 +255,11 @@ class Writer:
         self._add(step, group, values)
         self._call(step, group, {name: float(value) for name, value in values.items()})
 
+    def each_step(self, step: int, values: dict[str, Any]) -> None:
+        """Calls the hooks with the numbers of a step, which are written only now and then."""
+        if self._active and self._hooks:
+            self._call(step, 'step', {name: float(value) for name, value in values.items()})
+
     def saved(self, step: int) -> None:
         """Notes that the checkpoint of a step is whole on the disk."""
         if self._active:
@@ -261,7 +267,10 @@ class Writer:
 
     def _call(self, step: int, group: str, values: dict[str, float]) -> None:
         for hook in self._hooks:
-            hook(step, group, values)
+            try:
+                hook(step, group, values)
+            except Stop:
+                stopping.ask()
 
     def _add(self, step: int, group: str, values: dict[str, Any]) -> None:
         """Adds numbers to the events."""
@@ -298,6 +307,8 @@ class Writer:
             self._file = None
         if self._writer is not None:
             self._writer.close()
+        for hook in self._hooks:
+            getattr(hook, 'close', lambda: None)()
 
 
 def learning_curve(metrics: Path, png: Path) -> 'Figure':

@@ -145,6 +145,7 @@ class Record:
                 f'{way_back(self._saved(), step, bad)}.'
             )
         self._warn(step, metrics)
+        self._writer.each_step(step, metrics)
         shown = self._means.add(metrics)
         if (plan.log_every and step % plan.log_every == 0) or step == plan.num_steps:
             self._writer.scalars(step, 'train', metrics)

@@ -62,6 +62,8 @@ def test_hooks_get_every_number(run):
     groups = [(step, group) for step, group, _ in calls]
     for wanted in (
         (1, 'train'),
+        (1, 'step'),
+        (3, 'step'),
         (2, 'validation'),
         (2, 'checkpoint'),
         (4, 'checkpoint'),
@@ -101,6 +103,22 @@ def test_a_run_goes_on_and_a_hook_that_fails_loses_nothing(texts, run, tmp_path)
     with pytest.raises(RuntimeError, match='of the hook'):
         longmem_jax.train(config, tmp_path, changes=CHANGES, hooks=[fails], optimizer=OPTIMIZER)
     ended = longmem_jax.train(config, tmp_path, changes=CHANGES, optimizer=OPTIMIZER)
+    assert ended.finished and ended.results['test'].nll == run[1].results['test'].nll
+
+
+def test_a_hook_stops_the_training_and_the_run_is_saved(texts, run, tmp_path):  # noqa: F811
+    def stops(step, group, values):
+        if group == 'step' and step == 3:
+            assert values['loss'] > 0
+            raise longmem_jax.Stop
+
+    config = small_config(texts, data=-1, fsdp=1, tensor=1, memory=1)
+    given = dict(changes=CHANGES, optimizer=OPTIMIZER)
+    ended = longmem_jax.train(config, tmp_path, hooks=[stops], **given)
+    assert not ended.finished and not ended.results
+    assert ended.step in (3, 4), 'numbers of a step are there one step later'
+    assert (tmp_path / 'checkpoints' / str(ended.step)).is_dir()
+    ended = longmem_jax.train(config, tmp_path, **given)
     assert ended.finished and ended.results['test'].nll == run[1].results['test'].nll
 
 
@@ -235,18 +253,62 @@ def test_configurations_by_name_and_what_is_wrong_with_them(tmp_path):
         longmem_jax.generate(tmp_path, 'alpha')
 
 
-def test_trackers_get_names_of_events(monkeypatch):
-    logged = []
-    service = types.ModuleType('wandb')
-    service.run = None
-    service.init = lambda **settings: logged.append(settings)
-    service.log = logged.append
+class FakeWandb(types.ModuleType):
+    """What is used of wandb; `calls` has what was asked of it."""
+
+    def __init__(self):
+        super().__init__('wandb')
+        self.run, self.calls = None, []
+
+    def init(self, **settings):
+        self.calls.append(('init', settings))
+        self.run = types.SimpleNamespace(id='a1', define_metric=lambda *_, **__: None)
+        return self.run
+
+    def log(self, values):
+        self.calls.append(('log', values))
+
+    def finish(self):
+        self.calls.append(('finish',))
+        self.run = None
+
+
+def test_trackers_get_names_of_events_and_go_on_with_their_run(monkeypatch, tmp_path):
+    service = FakeWandb()
     monkeypatch.setitem(sys.modules, 'wandb', service)
-    (hook,) = trackers.named('wandb')
-    hook(3, 'train', {'loss': np.float32(1.5)})
-    assert logged == [{}, {'train/loss': 1.5, 'step': 3}]
+    for again in ({}, dict(id='a1', resume='allow')):
+        (hook,) = trackers.named('wandb', tmp_path, {'seed': 3})
+        hook(3, 'step', {'loss': 1.5})
+        hook(3, 'checkpoint', {})
+        assert not service.calls, 'a process without numbers begins no run'
+        hook(3, 'train', {'loss': np.float32(1.5)})
+        hook.close()
+        hook.close()
+        assert service.calls == [
+            ('init', dict(config={'seed': 3}) | again),
+            ('log', {'train/loss': 1.5, 'step': 3}),
+            ('finish',),
+        ]
+        service.calls.clear()
+
+
+def test_a_tracker_leaves_a_run_of_the_caller_open(monkeypatch):
+    service = FakeWandb()
+    monkeypatch.setitem(sys.modules, 'wandb', service)
+    service.init()
+    hook = trackers.wandb(project='long')
+    hook(1, 'train', {'loss': 2.0})
+    hook.close()
+    assert service.run is not None and [name for name, *_ in service.calls] == ['init', 'log']
+
+
+def test_trackers_that_are_not_there(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match="--tracker=wandv: did you mean 'wandb'"):
-        trackers.named('wandv')
+        trackers.named('wandv', tmp_path, {})
     monkeypatch.setitem(sys.modules, 'mlflow', None)
     with pytest.raises(UsageError, match='pip install mlflow'):
-        trackers.named('mlflow')
+        trackers.named('mlflow', tmp_path, {})
+    monkeypatch.setitem(sys.modules, 'wandb', FakeWandb())
+    (tmp_path / trackers.KEPT).write_text('[]')
+    with pytest.raises(UsageError, match='has no ids of runs; delete it'):
+        trackers.wandb(tmp_path)(1, 'train', {'loss': 2.0})
