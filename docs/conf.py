@@ -124,6 +124,11 @@ def split_names(app, what, name, of, options, lines):
     lines[:] = found
 
 
+def without_objects(app, what, name, of, options, signature, returns):
+    """Leaves out a signature that has defaults nobody can write, such as functions."""
+    return ('(...)' if signature and '=<' in signature.replace(' ', '') else signature), returns
+
+
 def setup(app):
     """Called by Sphinx."""
     # It only names files, but does not say that pages can be read side by side with it.
@@ -131,5 +136,6 @@ def setup(app):
     app.connect('source-read', offer_colab)
     app.connect('env-before-read-docs', apart)
     app.connect('autodoc-process-docstring', split_names, priority=600)  # after napoleon
+    app.connect('autodoc-process-signature', without_objects)
     if app.tags.has('short'):
         app.connect('source-read', shorten)

@@ -5,9 +5,10 @@
 
 writes a table of the fields of `config.model.infini` with the paper's values and their meaning, and one
 of the state that a layer carries from segment to segment. `layers` writes a table of all layers, one of
-the settings that all of them take, and the fields of layers that have no page.
+the settings that layers may read, and the reference of layers that have no page.
 """
 
+import inspect
 from pathlib import Path
 
 import jax
@@ -19,6 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 import longmem_jax
 from longmem_jax import named, standalone
 from longmem_jax.config.meanings import meanings
+from longmem_jax.memory.alone import settings_read
 from longmem_jax.memory.registry import LAYERS
 
 SIZES = dict(d_model=512, num_heads=8, segment_length=256)  # of the layer whose state is shown
@@ -59,12 +61,16 @@ def layers_tables() -> list[str]:
     for label, name in classes:
         page = _page_of(name)
         if not page:
-            apart += ['', f'Fields of `{label}`:', '', *settings_table(name)]
+            entry = '\n'.join(reference(name)).replace('../api.md', '')
+            apart += ['', *entry.split('\n'), '', *settings_table(name)]
         memory = f'[{name}](memories/{page}.md)' if page else name
         lines.append(_line(label, memory, told[f'model.{name}']))
     lines += [
         '',
-        'Every layer takes these by name, and refuses a value that it would not read:',
+        '### Settings of layers',
+        '',
+        'Settings, by name. Every layer takes `dropout` and `dtype`; its page lists what else it reads.',
+        'A value that it would not read is refused:',
         '',
     ]
     lines += ['| setting | default | meaning |', '|---|---|---|']
@@ -73,6 +79,33 @@ def layers_tables() -> list[str]:
         default = value if name in required else f'`{value!r}`'
         lines.append(_line(name, default, TOLD.get(name) or told[f'model.{name}']))
     return lines + apart
+
+
+def reference(name: str) -> list[str]:
+    """The entry of a layer: its signature, an example that runs, the settings that it reads."""
+    label = LAYERS[name].layer.module.__name__
+    layer = longmem_jax.make_layer(name, **SIZES)
+    told = f'{inspect.signature(named.by_name(name))}'.replace(
+        'longmem_jax.standalone.Layer', 'Layer'
+    )
+    reads = sorted((settings_read(layer) & {*standalone.OF_MODEL}) - {*standalone.TAKEN})
+    sizes = ', '.join(f'{size}={value}' for size, value in SIZES.items())
+    return [
+        f'````{{py:function}} longmem_jax.{label}{told}', '',
+        'The memory as one layer of a model of yours:', '',
+        '```python',
+        f'layer = longmem_jax.{label}({sizes})',
+        'x = jax.numpy.ones((2, 256, 512))  # [batch, length, d_model]',
+        'state = layer.start(batch_size=2)',
+        'variables = layer.init(jax.random.key(0), x, state)',
+        'y, state, aux = layer.apply(variables, x, state)',
+        '```', '',
+        'With its defaults it also reads these [settings](../api.md#settings-of-layers): '
+        f'{", ".join(f"`{each}`" for each in reads)}.',
+        'Unknown names, wrong values and settings that it does not read raise',
+        '`longmem_jax.errors.UsageError`; wrong shapes of `x` or `state` raise `ValueError`.',
+        '````',
+    ]  # fmt: skip
 
 
 def state_table(name: str) -> list[str]:
@@ -113,14 +146,11 @@ class MemoryFacts(Facts):
     required_arguments = 1
 
     def lines(self) -> list[str]:
-        """The call of the layer, and the two tables."""
+        """The entry of the layer, and the two tables."""
         name = self.arguments[0]
-        label = LAYERS[name].layer.module.__name__
-        sizes = ', '.join(f'{size}=...' for size in standalone.REQUIRED)
         return [
-            f'In a model of yours: `longmem_jax.{label}({sizes})`; further keywords are',
-            'these fields and [the settings of every layer](../api.md#layers).', '',
-            f'The fields of `config.model.{name}`:', '', *settings_table(name), '',
+            *reference(name), '',
+            f'These fields, also of `config.model.{name}`:', '', *settings_table(name), '',
             'What is carried from segment to segment:', '', *state_table(name),
         ]  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Long memories for Transformers in JAX/Flax: every memory as a layer, a model, and a command.
 
 `from longmem_jax import InfiniAttention` gives a memory as a layer of any model (`standalone.Layer`),
-`longmem_jax.nnx` the same for `flax.nnx`. `longmem_jax.train(config, workdir)`, `evaluate`, `generate`
-and `score` do what `python -m longmem_jax.main` does, and `load(workdir)` gives the model of a run.
+`longmem_jax.nnx` the same for `flax.nnx`. `longmem_jax.train(config, workdir)`, `evaluate`, `generate`,
+`score` and `export` do what `python -m longmem_jax.main` does; `load(workdir)` gives the model of a run.
 Every memory of the registry has a name here, that of its class; `make_layer` takes the registry's name.
 `register` adds a memory, a task, a source of data, an environment, a lifelong method or a subject.
 Names are looked up when they are first used: `import longmem_jax` imports no library and sets nothing.
@@ -15,7 +15,7 @@ from typing import Any
 # Functions to the modules that have them.
 MODULES = {
     'configure': 'config.files',
-    **dict.fromkeys(('train', 'evaluate', 'generate', 'score'), 'commands.api'),
+    **dict.fromkeys(('train', 'evaluate', 'generate', 'score', 'export'), 'commands.api'),
     'load': 'commands.load',
     'Stop': 'reporting.trackers',
     'register': 'registry',

@@ -150,7 +150,8 @@ def unknown(what: str, given: Any, allowed: Iterable[Any], others: Iterable[Any]
     """`what = 'x': ...`, with all valid names and the nearest of them, or else of `others`."""
     allowed = tuple(allowed)
     near = nearest(given, allowed) or nearest(given, others)
-    return f'{what} = {given!r}: {near}allowed are {", ".join(map(str, allowed))}'
+    shown = ', '.join(str(each) or "''" for each in allowed)
+    return f'{what} = {given!r}: {near}allowed are {shown}'
 
 
 def no_field(of: str, given: str, fields: Iterable[str], others: Iterable[str] = ()) -> str:

@@ -7,6 +7,7 @@ What a process needs is set here, before libraries are imported that start threa
 import gc
 import sys
 
+import longmem_jax
 from longmem_jax import stopping
 from longmem_jax.devices import allocator
 
@@ -18,6 +19,9 @@ def main() -> None:
     stopping.listen(command=True, importing=True)
     from longmem_jax.errors import UsageError, require_extra
 
+    if sys.argv[1:] == ['--version']:  # needs no extra
+        print(f'longmem_jax {longmem_jax.__version__}')
+        sys.exit(0)
     try:
         with require_extra('train'):
             from longmem_jax.commands import switchboard

@@ -1,36 +1,49 @@
-"""A function per memory, with all fields in its signature, such as `longmem_jax.InfiniAttention`."""
+"""A function per memory, with its fields in its signature, such as `longmem_jax.InfiniAttention`."""
 
 import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+from longmem_jax.contract import Entry, fields_of
 from longmem_jax.errors import UsageError
+from longmem_jax.memory.alone import parts_of
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.standalone import (
-    OF_MODEL,
     REQUIRED,
-    TAKEN,
     Layer,
     defaults_of,
     make_layer,
     require_known,
 )
 
-RETURNED = """
-    Returns a `Layer`, a linen module for x [batch, length, d_model], length up to `segment_length`::
+TOLD = """Arguments of every layer:
 
-        state = layer.start(batch_size=2)
-        variables = layer.init(jax.random.key(0), x, state)
-        y, state, aux = layer.apply(variables, x, state)  # y is shaped as x
+  d_model, num_heads, segment_length, head_dim, name: as of `longmem_jax.make_layer`.
+  dropout: rate of what the layer returns, in training, and of hidden activations where it has any.
+  dtype: of activations, such as 'bfloat16'; parameters stay in float32.
+  settings: of a model that this layer reads, such as `attention_dropout` (rate of attention weights),
+    `init_std` (of the first weights) or `kernels` ('fused' for TPUs and NVIDIA GPUs). The page of the
+    memory lists them; a setting that would change nothing is refused.
 
-    `help(longmem_jax.standalone.Layer.__call__)` has all arguments, `longmem_jax.make_layer` the sizes.
-    """
+Returns a `Layer`, a linen module for x [batch, length, d_model], length up to `segment_length`::
+
+    state = layer.start(batch_size=2)
+    variables = layer.init(jax.random.key(0), x, state)
+    y, state, aux = layer.apply(variables, x, state)  # y is shaped as x
+
+`help(longmem_jax.Layer.__call__)` has the arguments of the call.
+
+Raises `longmem_jax.errors.UsageError` for unknown names and wrong values, all at once and with what is
+allowed.
+"""
+# Of every layer, with their types.
+OF_ALL: dict[str, tuple[Any, Any]] = dict(dropout=(float, 0.0), dtype=('DTypeLike', 'float32'))
 
 
 @functools.cache
 def by_name(memory: str) -> Callable[..., Layer]:
-    """`make_layer` for a name of the registry, with all fields in its signature; always the same."""
+    """`make_layer` for a name of the registry, with its fields in its signature; always the same."""
     entry = LAYERS[memory]
     own = defaults_of(entry)
     # A memory with its own number of heads, independent of attention, has a default for it.
@@ -43,19 +56,31 @@ def by_name(memory: str) -> Callable[..., Layer]:
             raise UsageError(f'{make.__name__}: {", ".join(missing)} must be given')
         return make_layer(entry.name, **given)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    values, by_use = OF_MODEL | own, dict.fromkeys((*TAKEN, *own, *OF_MODEL))
-    memory_fields = [inspect.Parameter(name, keyword, default=values[name]) for name in by_use]
+    keyword, kinds = inspect.Parameter.KEYWORD_ONLY, types_of(entry)
+    values = OF_ALL | {name: (kinds[name], value) for name, value in own.items()}
+    named = [
+        inspect.Parameter(name, keyword, default=value, annotation=kind)
+        for name, (kind, value) in values.items()
+    ]
     sizes = [
         parameter
         for parameter in inspect.signature(make_layer).parameters.values()
         if parameter.kind is keyword and parameter.name not in own
     ]
+    others = inspect.Parameter('settings', inspect.Parameter.VAR_KEYWORD, annotation=Any)
     module = entry.layer.module
     make.__name__ = make.__qualname__ = module.__name__
-    make.__doc__ = f'{module.__doc__}\n{RETURNED}'
-    vars(make)['__signature__'] = inspect.Signature(sizes + memory_fields)
+    make.__doc__ = f'{inspect.cleandoc(module.__doc__ or "")}\n\n{TOLD}'
+    vars(make)['__signature__'] = inspect.Signature(
+        [*sizes, *named, others], return_annotation=Layer
+    )
     return make
+
+
+def types_of(entry: Entry) -> dict[str, Any]:
+    """The type of every field of a memory, and of the attention inside of one around blocks."""
+    own = [field for part in parts_of(entry) for field in fields_of(part.layer.module)]
+    return {field.name: field.type for field in own}
 
 
 def class_names() -> dict[str, str]:

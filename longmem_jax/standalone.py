@@ -301,14 +301,13 @@ def _unread(layer: Layer, changed: list[str]) -> list[str]:
 
 
 def require_known(memory: str, given: dict[str, Any]) -> None:
-    """Raises for an unknown field, with those that a layer of the others takes, or else with all."""
+    """Raises for an unknown field, with those that a layer of the others takes."""
     allowed = {*defaults_of(LAYERS[memory]), *REQUIRED, *TAKEN, 'head_dim', 'name'}
     known = {field: value for field, value in given.items() if field in {*SETTINGS, *allowed}}
     if wrong := [field for field in given if field not in known]:
-        try:
-            allowed |= settings_read(make_layer(memory, **known).clone(parent=None)) & {*SETTINGS}
-        except (UsageError, TypeError):  # the others make no layer
-            allowed |= {*SETTINGS}
+        with contextlib.suppress(UsageError, TypeError):  # the others may make no layer
+            layer = make_layer(memory, **dict(d_model=64, num_heads=4, segment_length=64) | known)
+            allowed |= settings_read(layer.clone(parent=None)) & {*SETTINGS}
         raise UsageError(no_field(memory, wrong[0], allowed, SETTINGS))
 
 

@@ -299,8 +299,12 @@ def test_training_draws_dropout():
 def test_help_shows_the_memorys_own_fields_first_and_the_call():
     names = list(inspect.signature(longmem_jax.InfiniAttention).parameters)
     own = [names.index(name) for name in LAYERS['infini'].defaults()]
-    assert max(own) < names.index('rotary_base') and names.index('dropout') < min(own)
-    assert 'y, state, aux = layer.apply(variables, x, state)' in longmem_jax.InfiniAttention.__doc__
+    assert max(own) < names.index('settings') and names.index('dropout') < min(own)
+    told = inspect.getdoc(longmem_jax.InfiniAttention)
+    assert '\n    y, state, aux = layer.apply(variables, x, state)' in told
+    assert '\n  gate_init: ' in told and '\n  dropout: ' in told and '\nRaises ' in told
+    kinds = inspect.signature(longmem_jax.InfiniAttention).parameters
+    assert kinds['gate_init'].annotation is float and kinds['d_model'].annotation is int
 
 
 def test_names_are_all_and_documented():
@@ -397,8 +401,9 @@ def test_settings_that_a_layer_does_not_read_are_refused(name, unread, read):
 
 def test_a_mistyped_size_is_named():
     """Not what is missing then, of a function that the user did not call."""
-    with pytest.raises(UsageError, match="'num_head': did you mean 'num_heads'"):
+    with pytest.raises(UsageError, match="'num_head': did you mean 'num_heads'") as found:
         longmem_jax.InfiniAttention(d_model=16, num_head=2, segment_length=4)
+    assert 'attention_dropout' in str(found.value) and 'token_std' not in str(found.value)
     with pytest.raises(
         UsageError, match='^InfiniAttention: num_heads, segment_length must be given'
     ):
@@ -410,7 +415,7 @@ def test_a_mistyped_size_is_named():
             ) as found:
                 make(d_model=16, rotary_bse=1e4, **sizes)
         listed = str(found.value).partition('it has ')[2].split(', ')
-        assert ('rotary_base' in listed) != bool(sizes), 'without sizes no layer says what it takes'
+        assert 'rotary_base' not in listed, 'lists what is refused'
 
 
 @pytest.mark.parametrize('name', OWN_CODE)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from longmem_jax import named
-from longmem_jax.contract import ModelSettings, fields_of
-from longmem_jax.memory.alone import parts_of
+from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.standalone import OF_MODEL
 
 FILE = Path(named.__file__).with_name('__init__.pyi')
 HEAD = '''\
@@ -28,6 +28,7 @@ from jax.typing import DTypeLike
 
 from longmem_jax import nnx as nnx
 from longmem_jax.commands.api import evaluate as evaluate
+from longmem_jax.commands.api import export as export
 from longmem_jax.commands.api import generate as generate
 from longmem_jax.commands.api import score as score
 from longmem_jax.commands.api import train as train
@@ -76,15 +77,15 @@ def types_of(entry: Any) -> dict[str, str]:
     found = {field.name: text_of(field.type) for field in dataclasses.fields(ModelSettings)}
     found |= {name: f'{found[name]} | None' for name in OPTIONAL}
     found |= dict(dtype='DTypeLike', cache_dtype='DTypeLike | None', name='str | None')
-    own = [field for part in parts_of(entry) for field in fields_of(part.layer.module)]
-    return found | {field.name: text_of(field.type) for field in own}
+    return found | {name: text_of(kind) for name, kind in named.types_of(entry).items()}
 
 
 def arguments(name: str, entry: Any) -> dict[str, tuple[str, Any]]:
     """Type and default of every argument of a layer, by name; `REQUIRED` has no default."""
     kinds = types_of(entry)
     parameters = inspect.signature(named.by_name(entry.name)).parameters.values()
-    return {each.name: (kinds[each.name], each.default) for each in parameters}
+    given = {each.name: each.default for each in parameters if each.name != 'settings'}
+    return {name: (kinds[name], value) for name, value in (given | OF_MODEL | given).items()}
 
 
 def signature(name: str, entry: Any, own: dict[str, tuple[str, Any]]) -> str:

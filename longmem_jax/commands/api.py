@@ -1,4 +1,4 @@
-"""The command from Python: `longmem_jax.train`, `evaluate`, `generate` and `score`.
+"""The command from Python: `longmem_jax.train`, `evaluate`, `generate`, `score` and `export`.
 
 Each takes the folder of a run, as `--workdir=` does, and returns what the command prints or writes.
 `longmem_jax.load` gives the model itself, for one's own loop.
@@ -173,6 +173,34 @@ def score(
             load_state=_path('load_state', load_state),
             out=out,
         )
+
+
+def export(
+    workdir: Folder,
+    folder: Folder = '',
+    *,
+    changes: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[str]:
+    """Writes the model of a run as a Hugging Face folder, as `--mode=export` does.
+
+    Args:
+      workdir: folder of the run.
+      folder: what is written; it must not exist, or be empty.
+      changes: fields that differ from those of the run.
+      options: those of the mode: `graft`, a file for what was added to a host that was kept, in place
+        of `folder`; `push`, `dry_run`, `license`.
+
+    Returns:
+      The names of the files.
+
+    Raises:
+      UsageError: as the command's messages say.
+    """
+    given = {'folder': _path('folder', folder)} if folder else {}
+    experiment = _of_run(workdir, changes)
+    mode = modes.choose('export', experiment.config, given | options)
+    return load(mode.function)(experiment, **given, **options)
 
 
 def _path(name: str, given: Folder) -> str:
