@@ -2,7 +2,7 @@
 
 `from longmem_jax import InfiniAttention` gives a memory as a layer of any model (`standalone.Layer`),
 `longmem_jax.nnx` the same for `flax.nnx`. `longmem_jax.train(config, workdir)`, `evaluate`, `generate`,
-`score` and `export` do what `python -m longmem_jax.main` does; `load(workdir)` gives the model of a run.
+`score` and `run_mode` do what `python -m longmem_jax.main` does, and `load(workdir)` gives its model.
 Every memory of the registry has a name here, that of its class; `make_layer` takes the registry's name.
 `register` adds a memory, a task, a source of data, an environment, a lifelong method or a subject.
 Names are looked up when they are first used: `import longmem_jax` imports no library and sets nothing.
@@ -15,7 +15,7 @@ from typing import Any
 # Functions to the modules that have them.
 MODULES = {
     'configure': 'config.files',
-    **dict.fromkeys(('train', 'evaluate', 'generate', 'score', 'export'), 'commands.api'),
+    **dict.fromkeys(('train', 'evaluate', 'generate', 'score', 'run_mode'), 'commands.api'),
     'load': 'commands.load',
     'Stop': 'reporting.trackers',
     'register': 'registry',

@@ -6,8 +6,8 @@ from jax.typing import DTypeLike
 
 from longmem_jax import nnx as nnx
 from longmem_jax.commands.api import evaluate as evaluate
-from longmem_jax.commands.api import export as export
 from longmem_jax.commands.api import generate as generate
+from longmem_jax.commands.api import run_mode as run_mode
 from longmem_jax.commands.api import score as score
 from longmem_jax.commands.api import train as train
 from longmem_jax.commands.load import load as load

@@ -5,9 +5,9 @@ What a process needs is set here, before libraries are imported that start threa
 """
 
 import gc
+import importlib.metadata
 import sys
 
-import longmem_jax
 from longmem_jax import stopping
 from longmem_jax.devices import allocator
 
@@ -20,7 +20,7 @@ def main() -> None:
     from longmem_jax.errors import UsageError, require_extra
 
     if sys.argv[1:] == ['--version']:  # needs no extra
-        print(f'longmem_jax {longmem_jax.__version__}')
+        print(f'longmem_jax {importlib.metadata.version("longmem_jax")}')
         sys.exit(0)
     try:
         with require_extra('train'):

@@ -1,4 +1,4 @@
-"""The command from Python: `longmem_jax.train`, `evaluate`, `generate`, `score` and `export`.
+"""The command from Python: `longmem_jax.train`, `evaluate`, `generate`, `score` and `run_mode`.
 
 Each takes the folder of a run, as `--workdir=` does, and returns what the command prints or writes.
 `longmem_jax.load` gives the model itself, for one's own loop.
@@ -175,32 +175,31 @@ def score(
         )
 
 
-def export(
-    workdir: Folder,
-    folder: Folder = '',
-    *,
-    changes: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> list[str]:
-    """Writes the model of a run as a Hugging Face folder, as `--mode=export` does.
+def run_mode(
+    mode: str, workdir: Folder, *, changes: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
+    """What `--mode=` of a name does with a run that is there, such as 'floors' or 'inspect'.
 
     Args:
+      mode: its name.
       workdir: folder of the run.
-      folder: what is written; it must not exist, or be empty.
       changes: fields that differ from those of the run.
-      options: those of the mode: `graft`, a file for what was added to a host that was kept, in place
-        of `folder`; `push`, `dry_run`, `license`.
+      options: those of the mode, without dashes: `output='page.html'`.
 
     Returns:
-      The names of the files.
+      What the function of the mode returns; most of them print or write files.
 
     Raises:
       UsageError: as the command's messages say.
     """
-    given = {'folder': _path('folder', folder)} if folder else {}
     experiment = _of_run(workdir, changes)
-    mode = modes.choose('export', experiment.config, given | options)
-    return load(mode.function)(experiment, **given, **options)
+    given = {name: _path(name, value) if isinstance(value, os.PathLike) else value
+             for name, value in options.items()}  # fmt: skip
+    chosen = modes.choose(mode, experiment.config, given)
+    for name, value in given.items():
+        kind = modes.all_flags()[name].type
+        require_type(name, value, int | float if kind is float else kind, f'one of {kind.__name__}')
+    return load(chosen.function)(experiment, **given)
 
 
 def _path(name: str, given: Folder) -> str:

@@ -253,6 +253,19 @@ def test_configurations_by_name_and_what_is_wrong_with_them(tmp_path):
         longmem_jax.generate(tmp_path, 'alpha')
 
 
+def test_other_modes(run, tmp_path):
+    changes = {'train.ema_decay': 0.5}
+    page = tmp_path / 'page.html'
+    longmem_jax.run_mode('inspect', run[0], prompt='alpha', output=page, changes=changes)
+    assert '<html' in page.read_text()
+    for options, said in (
+        (dict(outputs='x'), '--outputs: not for --mode=inspect .* options are --'),
+        (dict(reads='many'), "reads = 'many' is of the type str: give one of int"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            longmem_jax.run_mode('inspect', run[0], **options)
+
+
 class FakeWandb(types.ModuleType):
     """What is used of wandb; `calls` has what was asked of it."""
 
