@@ -13,7 +13,7 @@ GRAFT = Flag(
 )
 PUSH = Flag('push', '', 'export: also upload the folder to ORG/NAME of the Hugging Face hub.')
 DRY_RUN = Flag(
-    'dry_run', False, 'export --push: show what would be uploaded, and upload it not.', bool
+    'dry_run', False, 'export --push: show what would be uploaded, without uploading it.', bool
 )
 LICENSE = Flag(
     'license', '', "export: the licence in the model card, by the hub's name: apache-2.0."
