@@ -16,6 +16,7 @@ PAGES = [
 ]
 FENCE = re.compile(r'^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r'python -m ([a-z][\w.]*\w)(?!\w*[A-Z])([^`\n]*)')
+SHORT = re.compile(r'(?<![\w./=-])longmem (--[^`\n]*)')  # the same as `python -m longmem_jax.main`
 CONFIG = re.compile(r'--config=([^\s`]+)')
 MEANT = re.compile(r'[A-Z]{2}|\.\.\.')  # to be replaced by the reader
 
@@ -35,6 +36,8 @@ def commands():
         for number, line in enumerate(page.read_text().splitlines(), 1):
             for found in COMMAND.finditer(line):
                 yield f'{page.relative_to(ROOT)}:{number}', *found.groups()
+            for found in SHORT.finditer(line):
+                yield f'{page.relative_to(ROOT)}:{number}', 'longmem_jax.main', f' {found[1]}'
 
 
 PYTHON = {where: text for where, kind, text in shown() if kind == 'python'}
