@@ -51,6 +51,7 @@ myst_heading_anchors = 3
 
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'none'  # shapes and dtypes stand in the docstrings
+maximum_signature_line_length = 100  # longer ones have a line per argument
 napoleon_google_docstring = True
 napoleon_use_ivar = True
 
