@@ -1,4 +1,7 @@
-"""The package as others install it: a wheel, used in a folder where there is no checkout."""
+"""The package as others install it: a wheel, used in a folder where there is no checkout.
+
+And the source distribution, from which others make that wheel and run these tests.
+"""
 
 import configparser
 import functools
@@ -49,7 +52,28 @@ except ValueError as error:
     from longmem_jax.main import main
     main()
 """
-BUILD = 'from setuptools import build_meta; print(build_meta.build_wheel("."))'
+BUILD = 'from setuptools import build_meta; print(build_meta.build_{kind}("."))'
+
+
+def build(kind, folder):
+    """Makes the 'wheel' or 'sdist' of the sources in `folder`, without network; returns its path."""
+    command = [sys.executable, '-c', BUILD.replace('{kind}', kind)]
+    said = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    return folder / said.splitlines()[-1]
+
+
+def ours():
+    """Names of the project's files: those of git, or of the source distribution that this is."""
+    if (ROOT / '.git').exists():
+        command = ['git', 'ls-files', '-z']
+        listed = subprocess.run(
+            command, cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
+        return {name for name in listed.split('\0') if name and os.path.lexists(ROOT / name)}
+    sources = ROOT / 'longmem_jax.egg-info' / 'SOURCES.txt'
+    if not sources.exists():
+        pytest.skip('neither a checkout nor an unpacked source distribution')
+    return {*sources.read_text().splitlines()}
 
 
 @pytest.fixture(scope='module')
@@ -61,8 +85,26 @@ def wheel(tmp_path_factory):
     without = shutil.ignore_patterns('__pycache__')
     for name in ('longmem_jax', 'configs'):
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=without)
-    subprocess.run([sys.executable, '-c', BUILD], cwd=source, check=True)
-    return next(source.glob('*.whl'))
+    return build('wheel', source)
+
+
+@pytest.fixture(scope='module')
+def copied(tmp_path_factory):
+    """A folder with the project's files."""
+    folder = tmp_path_factory.mktemp('copied')
+    for name in ours():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def unpacked(copied, tmp_path_factory):
+    """The folder that the source distribution unpacks to."""
+    folder = tmp_path_factory.mktemp('unpacked')
+    shutil.unpack_archive(build('sdist', copied), folder)
+    [inside] = folder.iterdir()
+    return inside
 
 
 @pytest.fixture(scope='module')
@@ -83,6 +125,28 @@ def test_everything_is_in_the_wheel(installed):
     assert not wanted - inside, 'add these to [options.packages.find] or package_data of setup.cfg'
     foreign = {name.split('/')[0] for name in inside} - {'longmem_jax'}
     assert len(foreign) == 1 and foreign.pop().endswith('.dist-info'), 'only one package is ours'
+
+
+def contents(wheel):
+    """Checksums of the files of the package in a wheel, by name."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = archive.infolist()
+    return {file.filename: file.CRC for file in files if file.filename.startswith('longmem_jax/')}
+
+
+def test_everything_is_in_the_source_distribution(unpacked):
+    """Links are folders there: `longmem_jax/configs` and `docs/notebooks`."""
+    missing = {name for name in ours() if not (unpacked / name).exists()} - {'.gitignore'}
+    assert not missing, 'add these to MANIFEST.in'
+    for name in ('SECURITY.md', 'docs/index.md', '.ci/run', 'tests/wheel_test.py'):
+        assert (unpacked / name).is_file(), name
+    for name in ('configs', 'longmem_jax/configs'):
+        assert (unpacked / name / 'quickstart.py').is_file(), name
+
+
+def test_the_source_distribution_gives_the_same_wheel(copied, unpacked):
+    found, wanted = (contents(build('wheel', folder)) for folder in (unpacked, copied))
+    assert found == wanted and wanted, 'see MANIFEST.in and setup.cfg'
 
 
 def test_the_version_is_that_of_setup_cfg():
