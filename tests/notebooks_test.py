@@ -3,6 +3,9 @@
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jupytext
@@ -49,9 +52,30 @@ def test_with_an_address_every_notebook_opens_in_colab(links):
     assert links.badge('notebooks/book', 'https://gitlab.com/a/b') == '', 'Colab reads GitHub'
 
 
-def test_on_the_package_index_links_of_readme_are_absolute(links):
-    text = links.absolute((ROOT / 'README.md').read_text(), 'https://example.org/it')
+@pytest.mark.parametrize('at', ['main', 'v0.2.0'])
+def test_on_the_package_index_links_of_readme_are_absolute(links, at):
+    text = links.absolute((ROOT / 'README.md').read_text(), 'https://example.org/it', at)
     targets = re.findall(r'\]\(([^)\s]*)\)', text)
-    assert 'https://example.org/it/raw/main/docs/segment.svg' in targets
-    assert 'https://example.org/it/blob/main/docs/which_memory.md' in targets
+    assert f'https://example.org/it/raw/{at}/docs/segment.svg' in targets
+    assert f'https://example.org/it/blob/{at}/docs/which_memory.md' in targets
     assert all(target.startswith(('https://', '#')) for target in targets)
+
+
+def test_links_of_a_release_lead_to_its_tag(tmp_path):
+    """By the command, as `.github/workflows/publish.yml` calls it; without an address it refuses."""
+    (tmp_path / 'docs').mkdir()
+    shutil.copy(ROOT / 'docs/address.py', tmp_path / 'docs')
+    page, setup = tmp_path / 'page.md', tmp_path / 'setup.cfg'
+    page.write_text('[a](docs/a.md) ![b](b.png) [c](#c)\n')
+    command = [sys.executable, tmp_path / 'docs/address.py', '--at=v0.2.0', page]
+    setup.write_text('[metadata]\nurl =\n')
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (
+        ended.returncode == 1 and 'has no url' in ended.stderr and '(docs/a.md)' in page.read_text()
+    )
+    setup.write_text('[metadata]\nurl = https://example.org/it/\n')
+    subprocess.run(command, check=True)
+    assert page.read_text() == (
+        '[a](https://example.org/it/blob/v0.2.0/docs/a.md) '
+        '![b](https://example.org/it/raw/v0.2.0/b.png) [c](#c)\n'
+    )
