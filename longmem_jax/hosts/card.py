@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from longmem_jax.hosts.graft_file import AND
 from longmem_jax.memory.registry import used
 from longmem_jax.training.metrics import METRICS
 
@@ -20,6 +21,7 @@ def model_card(
     step: int = 0,
     results: Mapping[str, Any] | None = None,
     dataset: Mapping[str, str] | None = None,
+    graft: str = '',
 ) -> str:
     """README.md of an exported model, with the front matter that the Hugging Face hub reads.
 
@@ -30,6 +32,7 @@ def model_card(
       own: layers of the host itself.
       step: of the checkpoint.
       results: the content of a run's `results.json`; evaluations become a table and `model-index`.
+      graft: its name on the hub, of a card of what was added to the host alone.
       dataset: `type`, `name` and `split` of what they scored, for `model-index`.
     """
     stacks = (model.attention, model.feed_forward, model.beside, model.around)
@@ -55,14 +58,19 @@ def model_card(
         layers = [str(i) for stack in stacks for i, other in enumerate(stack) if other == memory]
         values = ', '.join(f'{key} = {value}' for key, value in model[memory].items())
         lines.append(f'- `{memory}` in layers {", ".join(layers)}: {values}')
-    if memories:
+    if graft:
+        lines += ['', 'This is what was added to the host, which is not part of it:', '', '```']
+        lines += [f'longmem --config=host:path={base_model},graft={graft} --workdir=DIR '
+                  "--mode=generate --prompt='...'", '```']  # fmt: skip
+    elif memories:
         lines += [
             '',
             'Only longmem_jax reads the memory. Programs that do not know it find a model without it, '
             'which is not what was trained.',
         ]
+    host = f'{base_model}{AND}{graft}' if graft else 'FOLDER'
     lines += ['', '```python', 'from longmem_jax.hosts import hosts', '']
-    lines += ["host = hosts.find('FOLDER')", 'model = hosts.make(host.model, segment_length=512)']
+    lines += [f"host = hosts.find('{host}')", 'model = hosts.make(host.model, segment_length=512)']
     lines += ['params = hosts.load(host, model)', '```']
     if results:
         lines += ['', '## Results', '']

@@ -20,6 +20,7 @@ from longmem_jax.hosts.tensor_files import DTYPES, OWN, TensorFiles
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
 DESCRIPTION = 'longmem_graft'  # its name in the metadata
+FILE = 'memory.safetensors'  # its name on the hub
 AND = ' + '  # between the names of a host and of a graft
 _DESCRIPTION = schema.fields(
     {

@@ -30,7 +30,7 @@ from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_problems
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, say
-from longmem_jax.hosts import graft_file, model_fields, tables
+from longmem_jax.hosts import graft_file, hub, model_fields, tables
 from longmem_jax.hosts.families import FAMILIES, Family
 from longmem_jax.hosts.gguf_tensors import GgufFile
 from longmem_jax.hosts.graft_file import AND, Files
@@ -44,10 +44,6 @@ from longmem_jax.models.kinds import KINDS, make_model
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.gguf_file import is_gguf
-
-PATTERNS = ['*.json', '*.safetensors', '*.model', '*.txt', '*.jinja']
-# Copies of the weights for other programs, in folders or under the name of Mistral's own.
-OTHER_COPIES = ['*/*', 'consolidated*']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +99,7 @@ def find(source: str | Path, context: int = 0) -> Host:
     Args:
       source: a folder with `config.json` and safetensors, a GGUF file, or a name such as 'gpt2' or
         'org/name', with '@' and a commit, tag or branch after it if it shall not be the newest. After
-        any of them may stand ' + ' and the file of a graft; see `graft_file`.
+        any of them may stand ' + ' and the file of a graft, or its name on the hub; see `graft_file`.
       context: tokens that attention without a window sees; 0 = the host's longest text. The memory and
         time of a segment grow with it, also where a text is short.
 
@@ -112,7 +108,7 @@ def find(source: str | Path, context: int = 0) -> Host:
     """
     source, _, graft = str(source).partition(AND)
     if graft:
-        return _grafted(find(source, context), Path(graft).expanduser())
+        return _grafted(find(source, context), hub.graft(graft))
     folder = Path(source).expanduser()
     if is_gguf(folder):
         file = GgufFile(folder)
@@ -120,7 +116,7 @@ def find(source: str | Path, context: int = 0) -> Host:
         family = FAMILIES[file.attributes['model_type']]
         return Host(folder, file.attributes, family, plain, plain, file)
     if not folder.is_dir():
-        folder = _fetch(str(source))
+        folder = hub.fetch(str(source))
     if not (folder / 'config.json').exists():
         raise UsageError(f'{folder}: has no config.json; give the folder of a model.')
     given = json_file.read(folder / 'config.json')
@@ -146,33 +142,6 @@ def _grafted(host: Host, path: Path) -> Host:
     given, files = graft_file.read(path, host.attributes, host.files)
     model, length = _with_memory({'longmem': given}, str(path))
     return dataclasses.replace(host, model=model, files=files, segment_length=length)
-
-
-def _fetch(name: str) -> Path:
-    """The folder of a model of the hub, downloaded unless it is in the cache."""
-    name, _, revision = name.partition('@')
-    named = re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name) and re.fullmatch(r'[\w./-]*', revision)
-    if not named or name.startswith('.'):
-        there = 'is a file of another kind' if Path(name).is_file() else 'no such file or folder'
-        raise UsageError(f'{name}: {there}, and it is not a name on the hub.')
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise UsageError(
-            f'{name}: no such file or folder. To fetch a model of that name from the Hugging Face hub: '
-            "pip install 'longmem_jax[hosts]'"
-        ) from error
-    try:
-        folder = huggingface_hub.snapshot_download(
-            name, revision=revision or None, allow_patterns=PATTERNS, ignore_patterns=OTHER_COPIES
-        )
-        return Path(folder)
-    except Exception as error:  # the library lets errors of several others through
-        raise UsageError(
-            f'{name}: no such file or folder, and the Hugging Face hub gave no model of that name '
-            f'({type(error).__name__}: {str(error).strip().splitlines()[0]}). Without network, give a '
-            'folder.'
-        ) from error
 
 
 def _with_memory(given: Mapping[str, Any], name: str) -> tuple[Any, int]:

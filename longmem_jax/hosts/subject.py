@@ -11,7 +11,7 @@ GRAFT = Flag(
     '',
     'export: the file to write for what was added to a host that was kept, and no folder.',
 )
-PUSH = Flag('push', '', 'export: also upload the folder to ORG/NAME of the Hugging Face hub.')
+PUSH = Flag('push', '', 'export: also upload it to ORG/NAME of the Hugging Face hub.')
 DRY_RUN = Flag(
     'dry_run', False, 'export --push: show what would be uploaded, without uploading it.', bool
 )

@@ -1,6 +1,8 @@
 """A graft: put onto its own host alone, by fields and tensors that are checked."""
 
+import functools
 import json
+import sys
 import types
 
 import jax
@@ -172,6 +174,44 @@ def test_a_run_is_exported_and_goes_on(tmp_path):
         export(run_of(began, host.model, params, tmp_path), graft=str(second))
     with pytest.raises(UsageError, match='began with an untouched host'):
         export(run_of('', host.model, params, tmp_path), graft=str(second))
+
+
+def test_a_graft_of_the_hub(tmp_path, monkeypatch):
+    """Pushed as its file and a card, and found by its name."""
+    source, file, asked = folder_of('llama'), tmp_path / 'a', []
+    grafted(source, file)
+
+    def answer(function, *given, **named):
+        asked.append((function, given, named))
+        return types.SimpleNamespace(commit_url='https://hub/commit/1')
+
+    class Api:
+        def __getattr__(self, function):
+            return functools.partial(answer, function)
+
+    library = types.SimpleNamespace(HfApi=Api)
+    monkeypatch.setitem(sys.modules, 'huggingface_hub', library)
+    host = hosts.find(f'{source} + {file}')
+    params = hosts.load(host, hosts.make(host.model, 4), report=lambda line: None)
+    run = run_of(f'{source} + {file}', host.model, params, tmp_path)
+    run.config.data = dict(source='text', path='', name='')
+    export(run, graft=str(tmp_path / 'b'), push='org/name@v1', license='mit')
+    functions = [function for function, *_ in asked]
+    assert functions == ['whoami', 'create_repo', 'create_branch', 'upload_file', 'upload_file']
+    sent = {named['path_in_repo']: named['path_or_fileobj'] for *_, named in asked[3:]}
+    assert sent['memory.safetensors'] == tmp_path / 'b'
+    card = sent['README.md'].decode()
+    assert 'license: "mit"' in card and 'graft=org/name' in card and str(tmp_path) not in card
+    hub = tmp_path / 'hub'
+    hub.mkdir()
+    library.snapshot_download = lambda name, **named: asked.append((name, named)) or str(hub)
+    with pytest.raises(UsageError, match='org/name@v1: has no memory.safetensors'):
+        hosts.find(f'{source} + org/name@v1')
+    (tmp_path / 'b').rename(hub / 'memory.safetensors')
+    assert hosts.find(f'{source} + org/name@v1').model == host.model
+    name, named = asked[-1]
+    assert (name, named['revision']) == ('org/name', 'v1')
+    assert named['allow_patterns'] == ['memory.safetensors']
 
 
 def test_one_kind_of_export():

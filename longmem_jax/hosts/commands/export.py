@@ -19,7 +19,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.files import named
 from longmem_jax.hosts import card, hosts
 from longmem_jax.hosts import export as writing
-from longmem_jax.hosts.graft_file import AND, Grafted, fingerprint, write
+from longmem_jax.hosts.graft_file import AND, FILE, Grafted, fingerprint, write
 from longmem_jax.hosts.tensor_files import some
 from longmem_jax.layers import low_rank
 from longmem_jax.memory.registry import used
@@ -48,8 +48,8 @@ def export(
         and tokenizer are kept.
       folder: must not exist, or be empty.
       graft: a file to write instead: the memory and the low-rank parts, of a run that kept its host.
-      push: repository of the Hugging Face hub, 'ORG/NAME' or 'ORG/NAME@BRANCH', that the folder is
-        uploaded to; a new one is private.
+      push: repository of the Hugging Face hub, 'ORG/NAME' or 'ORG/NAME@BRANCH', that the folder or
+        the graft is uploaded to, with a model card; a new one is private.
       dry_run: shows what would be uploaded, without the network.
       license: for the model card, by the hub's name.
 
@@ -66,8 +66,8 @@ def export(
             if not folder
             else '--folder and --graft: give one of them.'
         )
-    if (push or license) and graft or dry_run and not push:
-        raise UsageError('--push and --license go with --folder=, and --dry_run goes with --push=.')
+    if dry_run and not push or license and graft and not push:
+        raise UsageError('--dry_run, and --license of a graft, go with --push=.')
     if license and not re.fullmatch('[a-z0-9][a-z0-9.-]*', license):
         raise UsageError(
             f'--license={license}: give a name of the hub: apache-2.0, mit, other, ...'
@@ -80,7 +80,8 @@ def export(
     if graft:
         _write_graft(experiment, like, params, Path(graft).expanduser())
         print(f'Step {step:,} of {experiment.workdir}: what was added to {source} is in {graft}')
-        return [graft]
+        if hub is None:
+            return [graft]
     params = low_rank.merged(params)
     model = experiment.config.model.copy_and_resolve_references()
     model.lora.rank = 0
@@ -90,7 +91,7 @@ def export(
         say(f'{path} is of step {results["step"]}: the card has no results of step {step:,}.')
         results = {}
     text = card.model_card(
-        hub.name.partition('/')[2] if hub else Path(folder).expanduser().resolve().name,
+        hub.name.partition('/')[2] if hub else Path(folder or graft).expanduser().resolve().name,
         model,
         base_model=_shown_name(source) if like else '',
         metadata=_metadata(license, source if like else ''),
@@ -98,7 +99,11 @@ def export(
         step=step,
         results=results,
         dataset=_dataset(experiment.config.data),
+        graft=hub.name if hub and graft else '',
     )
+    if graft and hub:
+        hub.upload_graft(Path(graft).expanduser(), text, f'Step {step:,}, by longmem_jax', license)
+        return [graft]
     tokenizer = (
         {} if like and model_files.has(like.folder, 'tokenizer.json') else _tokenizer(experiment)
     )
@@ -108,9 +113,7 @@ def export(
     )
     print(f'Step {step:,} of {experiment.workdir} is in {folder}: {", ".join(written)}')
     if hub:
-        if not license:
-            print('The card names no licence: --license=NAME, such as apache-2.0.')
-        hub.upload(Path(folder).expanduser(), f'Step {step:,}, by longmem_jax')
+        hub.upload(Path(folder).expanduser(), f'Step {step:,}, by longmem_jax', license)
     return written
 
 
@@ -139,14 +142,48 @@ class _Hub:
                 f'--push={self._push}: {function} failed ({type(error).__name__}: {reason}); {remedy}.'
             ) from error
 
-    def upload(self, folder: Path, message: str) -> None:
-        """Shows the files of a folder, and uploads them unless it is a dry run."""
-        sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-        sizes[f'{len(sizes)} files'] = sum(sizes.values())
+    def _show(self, sizes: dict[str, int], license: str) -> None:
+        """Prints what is uploaded: bytes by name."""
+        if not license:
+            print('The card names no licence: --license=NAME, such as apache-2.0.')
+        sizes = sizes | {f'{len(sizes)} files': sum(sizes.values())}
         where = f'{self.name} of the Hugging Face hub, branch {self.branch or "main"}'
         print(f'{"To upload" if self._api is None else "Uploading"} to {where}:')
         for name, size in sizes.items():
             print(f'  {name:<32} {size:>15,} bytes')
+
+    def _open(self, remedy: str) -> None:
+        """Makes the repository and its branch, unless they are there."""
+        self._ask(remedy, 'create_repo', self.name, private=True, exist_ok=True)
+        if self.branch:
+            self._ask(remedy, 'create_branch', self.name, branch=self.branch, exist_ok=True)
+
+    def upload_graft(self, path: Path, card: str, message: str, license: str) -> None:
+        """Shows the graft and its card, and uploads them unless it is a dry run."""
+        content = card.encode()
+        self._show({FILE: path.stat().st_size, 'README.md': len(content)}, license)
+        command = f'hf upload {self.name} {shlex.quote(str(path))} {FILE} --private'
+        command += f' --revision {self.branch}' if self.branch else ''
+        if self._api is None:
+            say(f'Nothing was uploaded. This uploads the file: {command}. Its card:\n\n{card}')
+            return
+        remedy = f'the file is whole, and this uploads it: {command}'
+        self._open(remedy)
+        for name, given in ((FILE, path), ('README.md', content)):
+            done = self._ask(
+                remedy,
+                'upload_file',
+                path_or_fileobj=given,
+                path_in_repo=name,
+                repo_id=self.name,
+                revision=self.branch or None,
+                commit_message=message,
+            )
+        say(f'Uploaded: {done.commit_url}. A new repository is private until you change that.')
+
+    def upload(self, folder: Path, message: str, license: str) -> None:
+        """Shows the files of a folder, and uploads them unless it is a dry run."""
+        self._show({path.name: path.stat().st_size for path in sorted(folder.iterdir())}, license)
         command = f'hf upload {self.name} {shlex.quote(str(folder))} . --private'
         command += f' --revision {self.branch}' if self.branch else ''
         if self._api is None:
@@ -155,9 +192,7 @@ class _Hub:
             )
             return
         remedy = f'the folder is whole, and this uploads it: {command}'
-        self._ask(remedy, 'create_repo', self.name, private=True, exist_ok=True)
-        if self.branch:
-            self._ask(remedy, 'create_branch', self.name, branch=self.branch, exist_ok=True)
+        self._open(remedy)
         done = self._ask(
             remedy,
             'upload_folder',

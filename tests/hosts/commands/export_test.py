@@ -161,8 +161,8 @@ def test_a_push_is_refused_before_a_folder_is_written(texts, host, tmp_path, mon
     ):
         with pytest.raises(UsageError, match=problem):
             export(run, out, **options)
-    with pytest.raises(UsageError, match='--push and --license go with --folder='):
-        export(run, graft=out, push='org/name')
+    with pytest.raises(UsageError, match='--license of a graft, go with --push='):
+        export(run, graft=out, license='mit')
     monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
     with pytest.raises(UsageError, match=r"--push=org/name needs .*'longmem_jax\[hosts\]'"):
         export(run, out, push='org/name')
