@@ -157,7 +157,7 @@ def test_a_push_is_refused_before_a_folder_is_written(texts, host, tmp_path, mon
     for options, problem in (
         (dict(push='name'), '--push=name: a repository is ORG/NAME'),
         (dict(push='org/name', license='Apache 2.0'), '--license=Apache 2.0: give a name of the'),
-        (dict(dry_run=True), '--dry_run goes with --push='),
+        (dict(dry_run=True), '--dry_run, .* go with --push='),
     ):
         with pytest.raises(UsageError, match=problem):
             export(run, out, **options)
