@@ -85,15 +85,16 @@ def reference(name: str) -> list[str]:
     """The entry of a layer: its signature, an example that runs, the settings that it reads."""
     label = LAYERS[name].layer.module.__name__
     layer = longmem_jax.make_layer(name, **SIZES)
-    told = f'{inspect.signature(named.by_name(name))}'.replace(
-        'longmem_jax.standalone.Layer', 'Layer'
-    )
+    told = f'{inspect.signature(named.by_name(name))}'
+    told = told.replace('longmem_jax.standalone.', '').replace("'DTypeLike'", 'DTypeLike')
     reads = sorted((settings_read(layer) & {*standalone.OF_MODEL}) - {*standalone.TAKEN})
     sizes = ', '.join(f'{size}={value}' for size, value in SIZES.items())
     return [
         f'````{{py:function}} longmem_jax.{label}{told}', '',
         'The memory as one layer of a model of yours:', '',
         '```python',
+        'import jax',
+        'import longmem_jax', '',
         f'layer = longmem_jax.{label}({sizes})',
         'x = jax.numpy.ones((2, 256, 512))  # [batch, length, d_model]',
         'state = layer.start(batch_size=2)',

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,9 @@ from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.identity import GoingOn, model_of, settings_of
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
+
+# Names of kernels in a program for GPUs.
+KERNELS = re.compile(r'custom_call @[^(]*(triton|cudnn)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,17 +298,23 @@ def lower_step(experiment: Experiment, platform: str | None = None) -> jax.stage
         return traced.lower(lowering_platforms=(platform,) if platform else None)
 
 
-def step_flops(compiled: Any, segments_per_step: int) -> float:
-    """Floating point operations of a compiled step on one device, 0 if XLA does not report them.
+def step_flops(lowered: jax.stages.Lowered, compiled: Any, segments_per_step: int) -> float:
+    """Floating point operations of a step on one device, 0 if they are not known.
 
-    It does not on GPUs, whose products are calls of libraries that it counts as nothing.
+    Compiled for GPUs, products are calls of libraries, which XLA counts as nothing. So there the program
+    before is counted, by its devices, unless it has kernels, which are not counted either.
     XLA counts the body of a loop once, so its count is that of one segment; with
     `config.train.gradient_segments` there are two loops, and it is too high. The small share of the
     optimizer is counted once per segment, and a switch as its largest branch, used or not: see
     `has_branches`.
     """
-    cost = {} if jax.default_backend() == 'gpu' else compiled.cost_analysis() or {}
-    return float(cost.get('flops', 0.0)) * segments_per_step
+    counted, devices = compiled, 1
+    if jax.default_backend() == 'gpu':
+        if KERNELS.search(lowered.as_text()):
+            return 0.0
+        counted, devices = lowered, len(jax.tree.leaves(compiled.input_shardings)[0].device_set)
+    cost = counted.cost_analysis() or {}
+    return float(cost.get('flops', 0.0)) * segments_per_step / devices
 
 
 def has_branches(lowered: jax.stages.Lowered) -> bool:

@@ -95,10 +95,13 @@ def random_batch(config: Any, section: Any, segments: int) -> Batch:
 def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, Any]:
     """Times the whole training step, with the optimizer; adds the memories' metrics at the end."""
     began = time.perf_counter()
-    compiled = lower_step(experiment).compile()
+    lowered = lower_step(experiment)
+    compiled = lowered.compile()
     seconds = time.perf_counter() - began
     state = initial.arrays(experiment.make_state, experiment.state_shardings)
-    return time_step(experiment, compiled, state, repeats, fill) | {'compile_s': seconds}
+    flops = step_flops(lowered, compiled, experiment.config.train.segments_per_step)
+    found = time_step(experiment, compiled, state, repeats, fill)
+    return found | {'compile_s': seconds, 'flops_per_device': flops}
 
 
 def time_step(
@@ -132,7 +135,6 @@ def time_step(
             if name.startswith('memory/') and not last[name].ndim
         },
         'tokens_per_step': tokens,
-        'flops_per_device': step_flops(compiled, config.train.segments_per_step),
         'state_bytes': size,
         'parameters': sum(leaf.size for leaf in jax.tree.leaves(holder[0].params)),
     }
@@ -156,12 +158,15 @@ def bench_evaluation(
 
     jax.block_until_ready(call())
     seconds = time.perf_counter() - began
-    compiled = evaluator.lower(params, initial, holder[0], batch).compile()
+    lowered = evaluator.lower(params, initial, holder[0], batch)
+    compiled = lowered.compile()
     return {
         **measure(call, repeats, batch.tokens.size, fill),
         'tokens_per_step': batch.tokens.size,
         'compile_s': seconds,
-        'flops_per_token': step_flops(compiled, 1) * experiment.mesh.size / batch.tokens.size,
+        'flops_per_token': step_flops(lowered, compiled, 1)
+        * experiment.mesh.size
+        / batch.tokens.size,
         'state_bytes': state_bytes(initial),
     }
 

@@ -75,7 +75,7 @@ class AgentTask:
         """The step for the shapes of the config."""
         lowered = self._built.lower_step()
         compiled = lowered.compile()
-        flops = step_flops(compiled, self._built.config.train.segments_per_step)
+        flops = step_flops(lowered, compiled, self._built.config.train.segments_per_step)
         return Step(compiled, flops, at_most=has_branches(lowered))
 
     def batches(self, state: AgentState) -> Iterator[tuple[()]]:

@@ -135,7 +135,7 @@ def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
         output=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
-        flops=step_flops(compiled, config.train.segments_per_step),
+        flops=step_flops(lowered, compiled, config.train.segments_per_step),
         moved=float((compiled.cost_analysis() or {}).get('bytes accessed', 0.0)),
         at_most=has_branches(lowered),
         capacity=hardware.memory_bytes(devices[0]),

@@ -67,7 +67,7 @@ class Programs:
             compiled = lowered.compile()
         # With `gradient_segments` a segment has two programs, and both are counted.
         at_most = bool(settings.gradient_segments) or has_branches(lowered)
-        return Step(compiled, step_flops(compiled, settings.segments_per_step), at_most)
+        return Step(compiled, step_flops(lowered, compiled, settings.segments_per_step), at_most)
 
 
 def train(

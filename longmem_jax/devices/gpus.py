@@ -16,6 +16,7 @@ class Gpu:
       kind: as JAX names the device.
       capability: major and minor number of the architecture.
       cores: multiprocessors.
+      flops: dense bfloat16 operations per second.
       memory: bytes.
       bandwidth: bytes per second.
       cache: bytes of the second level.
@@ -26,6 +27,7 @@ class Gpu:
     kind: str
     capability: tuple[int, int]
     cores: int
+    flops: float
     memory: float
     bandwidth: float
     cache: int
@@ -53,9 +55,13 @@ class Gpu:
 
 
 GPUS = {
-    'a100': Gpu('NVIDIA A100-SXM4-80GB', (8, 0), 108, 85e9, 2.04e12, 40 << 20, 164 << 10, 1.41),
-    'h100': Gpu('NVIDIA H100 80GB HBM3', (9, 0), 132, 85e9, 3.35e12, 50 << 20, 228 << 10, 1.98),
-    'h200': Gpu('NVIDIA H200', (9, 0), 132, 150e9, 4.8e12, 60 << 20, 228 << 10, 1.98),
+    'a100': Gpu(
+        'NVIDIA A100-SXM4-80GB', (8, 0), 108, 312e12, 85e9, 2.04e12, 40 << 20, 164 << 10, 1.41
+    ),
+    'h100': Gpu(
+        'NVIDIA H100 80GB HBM3', (9, 0), 132, 989e12, 85e9, 3.35e12, 50 << 20, 228 << 10, 1.98
+    ),
+    'h200': Gpu('NVIDIA H200', (9, 0), 132, 989e12, 150e9, 4.8e12, 60 << 20, 228 << 10, 1.98),
 }
 NAME = re.compile(rf'({"|".join(GPUS)})(?::([1-9]\d*))?')
 

@@ -1,8 +1,4 @@
-"""Peak rates of TPUs, for utilisation, and memory sizes, to check that a step fits.
-
-GPUs have no peak here: their products are calls of libraries, whose operations XLA does not count, so
-that a share of it would be wrong.
-"""
+"""Peak rates of accelerators, for utilisation, and memory sizes, to check that a step fits."""
 
 import jax
 
@@ -19,7 +15,7 @@ DEVICES = {
     'TPU v5p': (459e12, 95e9),
     'TPU v4': (275e12, 32e9),
     'TPU v3': (61.5e12, 16e9),
-    **{gpu.kind: (0.0, gpu.memory) for gpu in GPUS.values()},
+    **{gpu.kind: (gpu.flops, gpu.memory) for gpu in GPUS.values()},
 }
 UNKNOWN = (0.0, 0.0)
 

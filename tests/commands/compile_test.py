@@ -71,7 +71,7 @@ def test_gpus_have_names():
     assert gpus.parsed('h100:0') is None
     assert 'memory_bandwidth: 3350000000000\n' in gpus.GPUS['h100'].target()
     device = types.SimpleNamespace(device_kind='NVIDIA H200')
-    assert (hardware.peak_flops(device), hardware.memory_bytes(device)) == (0, 150e9)
+    assert (hardware.peak_flops(device), hardware.memory_bytes(device)) == (989e12, 150e9)
 
 
 PLUGIN = importlib.util.find_spec('jax_plugins') and importlib.util.find_spec('jax_cuda12_plugin')

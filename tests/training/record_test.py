@@ -20,6 +20,9 @@ class Kept:
     def scalars(self, step, group, values):
         self.rows.append((step, group, dict(values)))
 
+    def each_step(self, step, values):
+        pass
+
     def update(self, step, text):
         self.shown.append((step, text))
 
@@ -83,6 +86,6 @@ def test_the_share_of_the_peak_is_shown_where_the_peak_is_known(made, monkeypatc
         clock.now += 2.0
         added.write()
         assert kept.shown[-1][1].endswith(words)
-    unlike = [SimpleNamespace(device_kind=kind) for kind in ('cpu', 'NVIDIA H200', 'TPU v4 lite')]
+    unlike = [SimpleNamespace(device_kind=kind) for kind in ('cpu', 'NVIDIA H20', 'TPU v4 lite')]
     assert [hardware.peak_flops(device) for device in unlike] == [0.0] * 3
     assert hardware.peak_flops(SimpleNamespace(device_kind='TPU v4')) == 275e12
