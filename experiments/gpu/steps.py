@@ -24,7 +24,6 @@ from longmem_jax.memory.registry import LAYERS, used
 
 SEGMENTS, LAYERS_COMPILED = (512, 2048), (1, 2, 4)
 MATRIX = 8192  # of the product whose rate is the measured peak
-PEAKS = {'H100': 989e12, 'H200': 989e12}  # bfloat16 operations per second, by the data sheet
 # Of a memory, a field with another value. Sizes of a buffer are branches of the program.
 VARIANTS = {
     'expire_span in one size': ('expire_span', 'expire_span.num_sizes', 1),
@@ -130,9 +129,7 @@ def _more(call: Callable[[], Any]) -> dict[str, Any]:
 
 def _share(flops: float, seconds: float) -> dict[str, float]:
     """Of the data sheet's peak; {} where it is not known."""
-    device = jax.devices()[0]
-    peak = next((peak for name, peak in PEAKS.items() if name in device.device_kind), 0.0)
-    peak = peak or hardware.peak_flops(device)
+    peak = hardware.peak_flops(jax.devices()[0])
     return {'share': flops / seconds / peak} if peak else {}
 
 

@@ -21,7 +21,7 @@ from longmem_jax.config import checks
 from longmem_jax.config.files import configure
 from longmem_jax.config.saved import saved_config
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError, require_type
+from longmem_jax.errors import UsageError, require_type, unknown
 from longmem_jax.evaluation.token_losses import TokenLosses
 from longmem_jax.experiment import Experiment, Hook
 from longmem_jax.files import nowhere
@@ -192,14 +192,19 @@ def run_mode(
     Raises:
       UsageError: as the command's messages say.
     """
-    experiment = _of_run(workdir, changes)
-    given = {name: _path(name, value) if isinstance(value, os.PathLike) else value
-             for name, value in options.items()}  # fmt: skip
-    chosen = modes.choose(mode, experiment.config, given)
+    names = sorted(
+        {each.name for each in modes.modes()} - {'train'}
+    )  # `train` takes a configuration
+    if mode not in names:
+        raise UsageError(unknown('mode', mode, names))
+    config = configure(saved_config(Path(_path('workdir', workdir))), changes)
+    paths = {name: value for name, value in options.items() if isinstance(value, os.PathLike)}
+    given = options | {name: os.fspath(path) for name, path in paths.items()}
+    chosen = modes.choose(mode, config, given)
     for name, value in given.items():
         kind = modes.all_flags()[name].type
         require_type(name, value, int | float if kind is float else kind, f'one of {kind.__name__}')
-    return load(chosen.function)(experiment, **given)
+    return load(chosen.function)(_experiment(config, workdir, writes=chosen.writes), **given)
 
 
 def _path(name: str, given: Folder) -> str:

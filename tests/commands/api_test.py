@@ -264,6 +264,8 @@ def test_other_modes(run, tmp_path):
     ):
         with pytest.raises(UsageError, match=said):
             longmem_jax.run_mode('inspect', run[0], **options)
+    with pytest.raises(UsageError, match="mode = 'inspekt': did you mean 'inspect'.* allowed are "):
+        longmem_jax.run_mode('inspekt', run[0])
 
 
 class FakeWandb(types.ModuleType):
