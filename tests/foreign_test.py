@@ -24,7 +24,7 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.named import by_name, class_names
 from tests import forks
 from tests.processes import environment
-from tests.wheel_test import BUILD
+from tests.wheel_test import build
 
 SOURCE = Path(__file__).parent / 'foreign'
 THEIRS = '--config=quickstart:tiny,memory=theirs'
@@ -45,8 +45,8 @@ def installed(tmp_path_factory):
     """A folder in which the package is installed, and another one that cannot be imported."""
     source, site = (tmp_path_factory.mktemp(name) for name in ('source', 'site'))
     shutil.copytree(SOURCE, source, dirs_exist_ok=True)
-    subprocess.run([sys.executable, '-c', BUILD], cwd=source, check=True, capture_output=True)
-    with zipfile.ZipFile(next(source.glob('*.whl'))) as archive:
+    wheel = build('wheel', source)
+    with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     about = site / 'longmem_broken-7.0.dist-info'
     about.mkdir()
