@@ -70,6 +70,7 @@ def by_name(memory: str) -> Callable[..., Layer]:
     others = inspect.Parameter('settings', inspect.Parameter.VAR_KEYWORD, annotation=Any)
     module = entry.layer.module
     make.__name__ = make.__qualname__ = module.__name__
+    make.__module__ = 'longmem_jax'  # where pickle finds it
     make.__doc__ = f'{inspect.cleandoc(module.__doc__ or "")}\n\n{TOLD}'
     vars(make)['__signature__'] = inspect.Signature(
         [*sizes, *named, others], return_annotation=Layer

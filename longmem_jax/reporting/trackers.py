@@ -22,7 +22,10 @@ KEPT = 'trackers.json'  # in the folder of a run: its ids
 
 
 class Stop(Exception):
-    """Raised by a hook to end the training after this step: it is saved, and the same call continues."""
+    """Raised by a hook to end the training: it is saved, and the same call continues it.
+
+    Numbers of a step are there when the next one has begun, so that one is taken too.
+    """
 
 
 class Tracker:
@@ -60,7 +63,7 @@ class Tracker:
             return
         if self._id is None:
             kept = self._kept()
-            self._id = self._begin(str(kept.get(self._name, '')))
+            self._id = self._begin(kept.get(self._name, ''))
             if self._file is not None and self._id:
                 write_json(self._file, kept | {self._name: self._id})
         self._log({f'{group}/{name}': float(value) for name, value in values.items()}, step)
@@ -71,12 +74,12 @@ class Tracker:
             self._end()
         self._id = None
 
-    def _kept(self) -> dict[str, Any]:
+    def _kept(self) -> dict[str, str]:
         """Ids by service."""
         if self._file is None or not self._file.is_file():
             return {}
         kept = json_file.read(self._file)
-        if not isinstance(kept, dict):
+        if not isinstance(kept, dict) or not all(isinstance(run, str) for run in kept.values()):
             raise UsageError(f'{self._file}: has no ids of runs; delete it for a new run there.')
         return kept
 

@@ -324,6 +324,7 @@ def test_trackers_that_are_not_there(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match='pip install mlflow'):
         trackers.named('mlflow', tmp_path, {})
     monkeypatch.setitem(sys.modules, 'wandb', FakeWandb())
-    (tmp_path / trackers.KEPT).write_text('[]')
-    with pytest.raises(UsageError, match='has no ids of runs; delete it'):
-        trackers.wandb(tmp_path)(1, 'train', {'loss': 2.0})
+    for kept in ('[]', '{"wandb": null}'):
+        (tmp_path / trackers.KEPT).write_text(kept)
+        with pytest.raises(UsageError, match='has no ids of runs; delete it'):
+            trackers.wandb(tmp_path)(1, 'train', {'loss': 2.0})
