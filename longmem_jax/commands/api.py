@@ -192,9 +192,9 @@ def run_mode(
     Raises:
       UsageError: as the command's messages say.
     """
-    names = sorted(
-        {each.name for each in modes.modes()} - {'train'}
-    )  # `train` takes a configuration
+    if mode == 'train':
+        raise UsageError("mode = 'train': longmem_jax.train(config, workdir) trains.")
+    names = sorted({each.name for each in modes.modes()} - {'train'})
     if mode not in names:
         raise UsageError(unknown('mode', mode, names))
     config = configure(saved_config(Path(_path('workdir', workdir))), changes)
@@ -204,7 +204,8 @@ def run_mode(
     for name, value in given.items():
         kind = modes.all_flags()[name].type
         require_type(name, value, int | float if kind is float else kind, f'one of {kind.__name__}')
-    return load(chosen.function)(_experiment(config, workdir, writes=chosen.writes), **given)
+    experiment = _experiment(config, workdir, writes=modes.writes(chosen, config))
+    return load(chosen.function)(experiment, **given)
 
 
 def _path(name: str, given: Folder) -> str:

@@ -85,6 +85,12 @@ def is_meant(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
     return KINDS[config.model.kind].reads in mode.reads
 
 
+def writes(mode: Mode, config: Any) -> bool:
+    """Whether a mode puts files into the workdir; the others read a run that may be read-only, and
+    write where an option says."""
+    return mode.writes or mode.name == 'evaluate' and config.data.source == 'recall'
+
+
 def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
     """The mode of a name for a config; gives the config the section that the mode needs.
 

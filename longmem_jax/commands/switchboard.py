@@ -14,7 +14,7 @@ from longmem_jax import stopping
 from longmem_jax.commands import entry, modes
 from longmem_jax.errors import UsageError
 from longmem_jax.registry import load, require_installed
-from longmem_jax.subject import Flag, Mode
+from longmem_jax.subject import Flag
 
 _CONFIG = entry.define_config()
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
@@ -113,7 +113,7 @@ def _run_mode(config: Any, name: str) -> None:
     facts = {'config': config.to_dict(), '--mode': name, '--workdir': _WORKDIR.value}
     processes.require_same(facts | processes.installed())
     trained = mode.trained and not of_host(config)
-    with workdir_of(_WORKDIR.value, trained=trained, writes=_writes(mode, config)) as workdir:
+    with workdir_of(_WORKDIR.value, trained=trained, writes=modes.writes(mode, config)) as workdir:
         processes.require_shared(workdir)
         if mode.documents and jax.process_index() == 0:  # training says it where it says all
             for text in warnings_of(config.data):
@@ -121,12 +121,6 @@ def _run_mode(config: Any, name: str) -> None:
         hooks = trackers.named(given.pop('tracker', ''), workdir, config.to_dict())
         mesh = sharding.make_mesh(config.mesh.to_dict())
         load(mode.function)(Experiment(config, workdir, mesh, hooks), **given)
-
-
-def _writes(mode: Mode, config: Any) -> bool:
-    """Whether a mode puts files into the workdir; the others read a run that may be read-only, and
-    write where an option says."""
-    return mode.writes or mode.name == 'evaluate' and config.data.source == 'recall'
 
 
 def main() -> None:

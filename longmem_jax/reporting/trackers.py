@@ -53,7 +53,7 @@ class Tracker:
           log: sends numbers of a step.
           end: ends the run.
         """
-        self._name, self._file = name, Path(workdir) / KEPT if workdir else None
+        self._name, self._file = name, Path(os.fsdecode(workdir)) / KEPT if workdir else None
         self._begin, self._log, self._end = begin, log, end
         self._id: str | None = None  # before the first numbers
 

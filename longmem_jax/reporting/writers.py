@@ -1,5 +1,6 @@
 """Logs of a run: TensorBoard events, `metrics.jsonl`, the learning curve."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -307,8 +308,9 @@ class Writer:
             self._file = None
         if self._writer is not None:
             self._writer.close()
-        for hook in self._hooks:
-            getattr(hook, 'close', lambda: None)()
+        with contextlib.ExitStack() as others:  # all of them, also where one fails
+            for hook in self._hooks:
+                others.callback(getattr(hook, 'close', lambda: None))
 
 
 def learning_curve(metrics: Path, png: Path) -> 'Figure':

@@ -266,6 +266,8 @@ def test_other_modes(run, tmp_path):
             longmem_jax.run_mode('inspect', run[0], **options)
     with pytest.raises(UsageError, match="mode = 'inspekt': did you mean 'inspect'.* allowed are "):
         longmem_jax.run_mode('inspekt', run[0])
+    with pytest.raises(UsageError, match=r'longmem_jax.train\(config, workdir\) trains'):
+        longmem_jax.run_mode('train', run[0])
 
 
 class FakeWandb(types.ModuleType):
