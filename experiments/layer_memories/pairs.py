@@ -21,7 +21,7 @@ from experiments import markdown, provenance
 from experiments.options import add_seeds, make_parser, some_of
 from experiments.short_trainings import Trained, Trainer
 from longmem_jax.data import load
-from longmem_jax.evaluation import rules
+from longmem_jax.evaluation import floors as rules
 
 SEGMENT, TOKENS = 2, 2  # of a segment, and memory tokens behind it
 ENOUGH, RECENT = 0.99, 100  # right answers that end a stage, of so many steps
