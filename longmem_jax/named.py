@@ -34,8 +34,7 @@ Returns a `Layer`, a linen module for x [batch, length, d_model], length up to `
 
 `help(longmem_jax.Layer.__call__)` has the arguments of the call.
 
-Raises `longmem_jax.errors.UsageError` for unknown names and wrong values, all at once and with what is
-allowed.
+Raises `longmem_jax.errors.UsageError` for unknown names and wrong values, with what is allowed.
 """
 # Of every layer, with their types.
 OF_ALL: dict[str, tuple[Any, Any]] = dict(dropout=(float, 0.0), dtype=('DTypeLike', 'float32'))

@@ -55,7 +55,7 @@ def register(kind: str, name: str, value: Any) -> None:
     if known is not None and known != value:
         raise UsageError(
             f'{kind} {name!r}: is registered already, and compiled programs may have the first object; '
-            'choose another name, or start a new process'
+            'choose another name, or start a new process (in a notebook: restart the kernel)'
         )
     if registry is not None and not isinstance(value, str):
         registry.checked(name, value)

@@ -247,7 +247,7 @@ def make_layer(
         and so on; those that the layer does not read must have their defaults.
 
     Raises:
-      UsageError: an unknown name (the nearest one is suggested), or invalid values (all at once).
+      UsageError: an unknown name (the nearest one is suggested), or invalid values.
     """
     require_type('memory', memory, str, f'the name of a memory, such as {sorted(LAYERS)[0]!r}')
     if memory not in LAYERS:

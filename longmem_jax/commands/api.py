@@ -4,6 +4,7 @@ Each takes the folder of a run, as `--workdir=` does, and returns what the comma
 `longmem_jax.load` gives the model itself, for one's own loop.
 """
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def train(
         numbers) when that of a step is whole on the disk, up to a few steps later. Of several processes
         the first calls them. A hook that raises `longmem_jax.Stop` ends the training: the run is saved,
         and the same call continues it. Another error ends the run at once; it then continues from its
-        newest checkpoint.
+        newest checkpoint. A method `close` of a hook is called when the run ends.
       optimizer: an `optax.GradientTransformation` in place of that of `config.optimizer`, with its own
         rate and weight decay. Clipping, rates of groups and accumulation of `config.optimizer` stay
         around it (`clip_norm` is 0.25 unless set; 0 = none). It is to be given again when the run goes
@@ -70,9 +71,7 @@ def train(
       KeyboardInterrupt: Ctrl-C was pressed; the run is saved, and the same call continues it. After
         SIGTERM the program ends in the same way.
     """
-    require_type('hooks', hooks, Iterable, 'a list of functions, such as [print]')
-    for hook in (hooks := tuple(hooks)):
-        require_type('a hook', hook, Callable, 'a function of step, group and values')
+    hooks = _hooks(hooks)
     made = configure(config, changes)
     if optimizer is not None:
         made = configure(made, {'optimizer.name': GIVEN})
@@ -203,9 +202,29 @@ def run_mode(
     chosen = modes.choose(mode, config, given)
     for name, value in given.items():
         kind = modes.all_flags()[name].type
-        require_type(name, value, int | float if kind is float else kind, f'one of {kind.__name__}')
+        types: Any = int | float if kind is float else kind
+        if isinstance(value, bool) and kind is not bool:
+            types = ()  # to Python it is a number
+        require_type(name, value, types, f'one of {kind.__name__}')
     experiment = _experiment(config, workdir, writes=modes.writes(chosen, config))
     return load(chosen.function)(experiment, **given)
+
+
+def _hooks(given: Any) -> tuple[Hook, ...]:
+    """Raises unless all can be called as hooks are."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f'hooks = {given!r}: give a list of functions, such as [print].')
+    for hook in (hooks := tuple(given)):
+        require_type('a hook', hook, Callable, 'a function of step, group and values')
+        try:
+            inspect.signature(hook).bind(0, 'train', {})
+        except TypeError as error:
+            raise UsageError(
+                f'a hook = {hook!r}: cannot be called as hook(step, group, values): {error}.'
+            ) from None
+        except ValueError:  # of a function that is not written in Python
+            pass
+    return hooks
 
 
 def _path(name: str, given: Folder) -> str:

@@ -51,7 +51,7 @@ flags.disclaim_key_flags()
 
 
 def define_config() -> flags.FlagHolder[Any]:
-    """The flag `--config=configs/NAME.py[:variant]`; `run` applies its overrides.
+    """The flag `--config=NAME[:variant]`; `run` applies its overrides.
 
     `--config=WORKDIR/config.json` is the configuration of a run.
     """

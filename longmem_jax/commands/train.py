@@ -15,7 +15,7 @@ from longmem_jax.commands.translate import translate_split
 from longmem_jax.config import saved
 from longmem_jax.config.reach import beyond_a_step, too_short
 from longmem_jax.data import lanes, order
-from longmem_jax.data.warnings import of_unknown, warnings_of
+from longmem_jax.data.warnings import division, of_unknown, warnings_of
 from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.evaluation.evaluator import Evaluator, passes
@@ -154,6 +154,8 @@ class LanguageModelTask:
         config = self._experiment.config
         for note in (*config.notes, *(f'{note}.' for note in beyond_a_step(config))):
             self._progress.say(f'Note: {note}')
+        if divided := division(config.data):
+            self._progress.say(f'Note: {divided}')
         if decay := config.train.ema_decay:
             self._progress.say(
                 f'Note: config.train.ema_decay = {decay}: the average of the parameters is scored.'

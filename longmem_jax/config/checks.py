@@ -371,7 +371,7 @@ def context_problems(config: Any, section: str) -> list[str]:
     """Problems of `config.SECTION.context`, tokens of overlapping windows."""
     context, length = config[section].context, config.evaluate.segment_length
     where, source = f'config.{section}.context = {context}', config.data.source
-    if not 0 <= context < length:
+    if not 0 <= context < max(length, 1):  # a wrong length is told elsewhere
         return [f'{where}: must lie between 0 and config.evaluate.segment_length = {length}']
     texts = source not in TASKS and (source not in SOURCES or SOURCES[source].reads == 'texts')
     if texts or not context:

@@ -118,7 +118,7 @@ def _fields(model: Any, name: str, segment_length: int) -> list[str]:
     if name not in model:
         advice = f'a config file sets it: {where} = longmem_jax.config.recipes.section({name!r})'
         if name not in FEED_FORWARD and name not in model.beside:
-            advice += f'; to use this memory in all layers: --config=configs/NAME.py:memory={name}'
+            advice += f'; to use this memory in all layers: --config=NAME:memory={name}'
         return [f'{where} is missing, though {name!r} is in the stack of layers; {advice}']
     return layer_problems(
         LAYERS[name],

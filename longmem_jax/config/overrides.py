@@ -119,7 +119,7 @@ def _child(
         memories = ' or '.join(ATTENTION[name].recipe.by_name) or name
         raise UsageError(
             f'{argument}: this config does not use {name!r}, so there is no section {where}.{name}; '
-            f'to use this memory: --config=configs/NAME.py:memory={memories}'
+            f'to use this memory: --config=NAME:memory={memories}'
         )
     fields = sorted({*section, *(sections() if where == 'config' else ())})
     missing = f'no field {name!r}' if fields else f'no fields in this config, so no {name!r}'

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, unknown
 
 SPLITS = ('train', 'validation', 'test')  # keep the order: the index of a split seeds the tasks
 FRACTIONS = (0.9, 0.05, 0.05)  # of a whole without splits, unless a config has others
@@ -95,7 +95,7 @@ class Pieces:
 def require_split(split: str) -> None:
     """Raises `UsageError` unless `split` is one of `SPLITS`."""
     if split not in SPLITS:
-        raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+        raise UsageError(unknown('split', split, SPLITS))
 
 
 def require_fractions(fractions: Sequence[float]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from longmem_jax.data.corpus import AnyCorpus, Corpus
-from longmem_jax.data.documents import SPLITS, First, Pieces, Source
+from longmem_jax.data.documents import First, Pieces, Source, require_split
 from longmem_jax.data.learn_tokenizer import (
     LEARNT,
     SUFFIX,
@@ -29,7 +29,7 @@ def load_source(data: Any, split: str) -> Source:
     Raises:
       UsageError: an unknown source or split, or missing data, with how to provide it.
     """
-    _require_split(split)
+    require_split(split)
     if data.source not in SOURCES:
         raise UsageError(unknown('config.data.source', data.source, [*SOURCES, *TASKS]))
     found = SOURCES[data.source]
@@ -87,18 +87,13 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
     return load_tokenizer(settings.kind, path)
 
 
-def _require_split(split: str) -> None:
-    if split not in SPLITS:
-        raise UsageError(unknown('--split', split, SPLITS))
-
-
 def load(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:
     """The tokenized documents of a split or of a task.
 
     Raises:
       UsageError: as in `load_source`, or all documents are empty.
     """
-    _require_split(split)
+    require_split(split)
     if data.source in TASKS:
         return TASKS[data.source].corpus(data.task, split, data.seed)
     if data.source in SOURCES and (corpus := SOURCES[data.source].corpus) is not None:

@@ -32,9 +32,9 @@ SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', *TABLES, 
 HEADING = re.compile(rb' = (?!=).*[^= ] = *\r?')  # of level 1
 WAYS = (
     'Provide the data in one of these ways:\n'
-    '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .jsonl, .parquet, .gz or .xz '
-    'files (the layout of PG-19 itself), or with train.txt validation.txt test.txt, or with three or '
-    'more texts of other names, or one FILE;\n'
+    '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .md, .jsonl, .csv, .parquet, '
+    '.gz or .xz files, or with train.txt validation.txt test.txt, or with three or more texts of other '
+    'names, or one FILE;\n'
     "  --config.data.source=tfds --config.data.name=pg19 (first: pip install 'longmem_jax[tfds]');\n"
     "  --config.data.source=huggingface --config.data.name=NAME (pip install 'longmem_jax[hf]')."
 )
@@ -68,6 +68,10 @@ def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -
         return files
     expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .parquet, .csv, .gz, .xz'
     present = ', '.join(sorted(entry.name for entry in path.iterdir())[:8]) or 'nothing'
+    files = [entry for entry in path.iterdir() if entry.is_file()]
+    unread = ''
+    if files and not any(kind_of(file) in SUFFIXES for file in files):
+        unread = f' None of these files is read as a text; {", ".join(filter(None, SUFFIXES))} are.'
     others = {other: files for other in SPLITS if (files := _of_split(path, other))}
     taken = ''.join(
         f' {files[0].relative_to(path).parts[0]} is taken for the {other} split; rename it if it is not.'
@@ -75,7 +79,7 @@ def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -
     )
     raise UsageError(
         f'config.data.path = {path}: no {split} split; expected {expected}; it contains {present}.'
-        f'{taken}\n{WAYS}'
+        f'{unread}{taken}\n{WAYS}'
     )
 
 
@@ -201,7 +205,8 @@ class TextFiles:
             raise UsageError(f'config.data.path is empty: set it to your data. {WAYS}')
         root = Path(path).expanduser()
         if not root.exists():
-            raise UsageError(f'config.data.path = {path} does not exist. {WAYS}')
+            here = '' if root.is_absolute() else f' (it is looked for in {Path.cwd()})'
+            raise UsageError(f'config.data.path = {path} does not exist{here}. {WAYS}')
         if not (root.is_file() or root.is_dir()):
             raise UsageError(f'config.data.path = {path} is neither a file nor a folder. {WAYS}')
         if documents not in ('file', 'line', 'wiki'):

@@ -53,6 +53,26 @@ def warnings_of(data: Any) -> Iterator[str]:
             )
 
 
+def division(data: Any) -> str:
+    """Which texts of a folder without splits are kept for validation and test; '' of other data."""
+    root = Path(data.path).expanduser()
+    if data.source != 'text' or data.documents == 'folder' or not data.path or not root.is_dir():
+        return ''
+    if has_splits(root):
+        return ''
+    names = {
+        split: [file.name for file in find_files(root, split, data.fractions)] for split in SPLITS
+    }
+    shown = {
+        split: ', '.join(names[split][:4]) + (', ...' if len(names[split]) > 4 else '')
+        for split in ('validation', 'test')
+    }
+    return (
+        f'{root} has no splits, so its texts are divided: {len(names["train"])} for training, '
+        f'{shown["validation"]} for validation, {shown["test"]} for the test.'
+    )
+
+
 def of_unknown(corpus: AnyCorpus) -> Iterator[str]:
     """A sentence if a good part of the first document's tokens are those of what is not known."""
     if (unknown := getattr(corpus.tokenizer, 'unknown', None)) is None:

@@ -16,7 +16,8 @@ from longmem_jax.files import write_json
 from longmem_jax.untrusted import json_file
 
 # Called with step, group and numbers: those of every step ('step'), and whenever a run writes some;
-# 'checkpoint' has none. If it has a method `close`, that is called when the run ends.
+# 'checkpoint' has none. If it has a method `close`, that is called when the run ends;
+# its error is a warning.
 Hook = Callable[[int, str, dict[str, Any]], Any]
 KEPT = 'trackers.json'  # in the folder of a run: its ids
 
@@ -24,7 +25,8 @@ KEPT = 'trackers.json'  # in the folder of a run: its ids
 class Stop(Exception):
     """Raised by a hook to end the training: it is saved, and the same call continues it.
 
-    Numbers of a step are there when the next one has begun, so that one is taken too.
+    After an evaluation it ends at that step. Numbers of a step are there when the next one has begun, so
+    that one is taken too.
     """
 
 
@@ -63,6 +65,8 @@ class Tracker:
             return
         if self._id is None:
             kept = self._kept()
+            if self._file is not None:  # before a run begins whose id could not be kept
+                self._file.parent.mkdir(parents=True, exist_ok=True)
             self._id = self._begin(kept.get(self._name, ''))
             if self._file is not None and self._id:
                 write_json(self._file, kept | {self._name: self._id})

@@ -1,12 +1,12 @@
 """Logs of a run: TensorBoard events, `metrics.jsonl`, the learning curve."""
 
-import contextlib
 import dataclasses
 import json
 import math
 import os
 import re
 import typing
+import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -308,9 +308,15 @@ class Writer:
             self._file = None
         if self._writer is not None:
             self._writer.close()
-        with contextlib.ExitStack() as others:  # all of them, also where one fails
-            for hook in self._hooks:
-                others.callback(getattr(hook, 'close', lambda: None))
+        for hook in reversed(self._hooks):
+            try:
+                getattr(hook, 'close', lambda: None)()
+            except Exception as error:  # the result, or the error of the run, is what counts
+                warnings.warn(
+                    f'The hook {hook!r} could not be closed: {error!r}',
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
 
 def learning_curve(metrics: Path, png: Path) -> 'Figure':

@@ -166,7 +166,8 @@ def _run(context: _Context, state: State, step: int) -> Ended:
             signum = stopped.code - 128
     stopping.end(signum)
     what = f'saved at step {step:,}' if step else 'stopped before the first step'
-    progress.say(f'{stopping.name(signum)}: {what}; run the same command to resume.')
+    again = 'make the same call' if signum == stopping.HOOK else 'run the same command'
+    progress.say(f'{stopping.name(signum)}: {what}; {again} to resume.')
     return Ended(step, False, None)
 
 
@@ -304,7 +305,8 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
         _tell_saved(context)
         if evaluating:
             evaluated = step
-            if signum := _evaluate(context, state, step):
+            # A hook that ends the training for its numbers gets the state that has them.
+            if signum := _evaluate(context, state, step) or stopping.asked(now=True):
                 break
             if context.best.is_stale():
                 context.progress.say(f'Ended at step {step:,}: {_no_better(job)}.')

@@ -21,6 +21,7 @@ from longmem_jax.config.files import configure
 from longmem_jax.config.saved import saved_config
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting import trackers
+from longmem_jax.reporting.writers import Writer
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
 CHANGES = {
@@ -181,6 +182,10 @@ def test_options_are_checked_like_fields(run, option, message):
         (lambda run: longmem_jax.train(None, run), "config = None .* a name such as 'quickstart'"),
         (lambda run: longmem_jax.train('quickstart', None), 'workdir = None .* a path'),
         (lambda run: longmem_jax.train('quickstart', run, hooks=print), 'hooks = .* a list of'),
+        (lambda run: longmem_jax.train('quickstart', run, hooks='ab'), "hooks = 'ab': give a list"),
+        (lambda run: longmem_jax.train('quickstart', run, hooks=[lambda n: 1]), 'cannot be called as'),
+        (lambda run: longmem_jax.train('quickstart', run, hooks=[trackers.Tracker]), 'cannot be called as'),
+        (lambda run: longmem_jax.run_mode('generate', run, length=True), 'length = True .* one of int'),
         (lambda run: longmem_jax.train('quickstart', run, hooks=[3]), 'a hook = 3 .* a function'),
         (lambda run: longmem_jax.evaluate(run, changes='x=1'), "changes = 'x=1' .* a dictionary"),
         (lambda run: longmem_jax.generate(run, 'a', changes='x=1'), "changes = 'x=1' .* a dictionary"),
@@ -288,6 +293,41 @@ class FakeWandb(types.ModuleType):
     def finish(self):
         self.calls.append(('finish',))
         self.run = None
+
+
+def test_a_hook_that_cannot_be_closed_is_a_warning_and_the_others_are_closed(tmp_path):
+    closed = []
+
+    class Hook:
+        def __init__(self, fails):
+            self.fails = fails
+
+        def __call__(self, step, group, values):
+            pass
+
+        def close(self):
+            closed.append(self.fails)
+            if self.fails:
+                raise OSError('no network')
+
+    writer = Writer(tmp_path, hooks=(Hook(False), Hook(True)))
+    with pytest.warns(RuntimeWarning, match="could not be closed: OSError.'no network'"):
+        writer.close()
+    assert closed == [True, False]
+
+
+def test_a_tracker_makes_its_folder_before_a_run_begins(tmp_path):
+    folder, sent = tmp_path / 'not' / 'there', []
+    hook = trackers.Tracker(
+        'own',
+        folder,
+        begin=lambda kept: kept or 'id1',
+        log=lambda *_: sent.append(_),
+        end=lambda: None,
+    )
+    hook(1, 'train', {'loss': 2.0})
+    assert sent == [({'train/loss': 2.0}, 1)]
+    assert json.loads((folder / trackers.KEPT).read_text()) == {'own': 'id1'}
 
 
 def test_trackers_get_names_of_events_and_go_on_with_their_run(monkeypatch, tmp_path):

@@ -86,6 +86,6 @@ def test_a_memory_without_its_section_says_how_to_set_it():
         for name in ('linear', 'infini')
     )
     assert linear.endswith("config.model.linear = longmem_jax.config.recipes.section('linear')")
-    assert infini.endswith('in all layers: --config=configs/NAME.py:memory=infini')
+    assert infini.endswith('in all layers: --config=NAME:memory=infini')
     config.model.linear, config.model.infini = section('linear'), section('infini')
     assert not [p for p in checks.find_problems(config, 1) if 'is missing' in p]

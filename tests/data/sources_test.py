@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from longmem_jax.data.documents import SPLITS, Document, Pieces, cut, split_seeded
 from longmem_jax.data.load import load, load_source
 from longmem_jax.data.tokenizers import Bytes
-from longmem_jax.data.warnings import warnings_of
+from longmem_jax.data.warnings import division, warnings_of
 from longmem_jax.errors import UsageError
 from tests.data.reading import settings, texts
 
@@ -72,6 +72,30 @@ def test_files_without_splits_are_divided_by_their_names(tmp_path):
     (tmp_path / 'valid.txt').write_text('a file of a split: the others are none')
     with pytest.raises(UsageError, match='no train split'):
         parts()
+
+
+def test_a_run_says_which_texts_it_keeps_apart(tmp_path):
+    for i in range(20):
+        (tmp_path / f'{i}.txt').write_text('text')
+    found = division(settings(tmp_path, fractions=(0.6, 0.1, 0.3)))
+    first, last = (split_seeded([f'{i}.txt' for i in range(20)], split, (0.6, 0.1, 0.3))
+                   for split in ('validation', 'test'))  # fmt: skip
+    assert found == (
+        f'{tmp_path} has no splits, so its texts are divided: 12 for training, {", ".join(first)} for '
+        f'validation, {", ".join(last[:4])}, ... for the test.'
+    )
+    (tmp_path / 'train.txt').write_text('text')
+    assert not division(settings(tmp_path)) and not division(settings('', source='stdlib'))
+
+
+def test_what_is_no_text_and_what_is_not_there_is_said(tmp_path, monkeypatch):
+    for name in ('a.pdf', 'b.pdf', 'c.pdf'):
+        (tmp_path / name).write_bytes(b'%PDF')
+    with pytest.raises(UsageError, match=r'None of these files is read as a text; \.txt, .* are\.'):
+        texts(settings(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match='= MINE does not exist .it is looked for in .*Provide'):
+        texts(settings('MINE'))
 
 
 def test_one_file_per_split_and_lines(tmp_path):

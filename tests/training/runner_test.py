@@ -256,6 +256,17 @@ def test_an_incomplete_profile_is_closed(tmp_path, monkeypatch, capsys):
     assert f'Profile of steps 3-5: {folder}' in capsys.readouterr().out
 
 
+def test_a_hook_that_ends_the_run_at_an_evaluation_gets_the_state_of_it(whole, tmp_path, capsys):
+    task, ended = walk(tmp_path, at={('evaluate', 4): stopping.ask})
+    assert task.calls[-1] == ('evaluate', 4) and not ended.finished and ended.step == 4
+    assert folders(tmp_path / 'checkpoints')[-1] == 4
+    assert (
+        'Stopped by a hook: saved at step 4; make the same call to resume.'
+        in capsys.readouterr().out
+    )
+    np.testing.assert_array_equal(walk(tmp_path)[1].result, whole[1])
+
+
 def send(name):
     """A function that sends this process a signal."""
 
