@@ -184,7 +184,7 @@ def test_options_are_checked_like_fields(run, option, message):
         (lambda run: longmem_jax.train('quickstart', run, hooks=print), 'hooks = .* a list of'),
         (lambda run: longmem_jax.train('quickstart', run, hooks='ab'), "hooks = 'ab': give a list"),
         (lambda run: longmem_jax.train('quickstart', run, hooks=[lambda n: 1]), 'cannot be called as'),
-        (lambda run: longmem_jax.train('quickstart', run, hooks=[trackers.Tracker]), 'cannot be called as'),
+        (lambda run: longmem_jax.train('quickstart', run, hooks=[trackers.Tracker]), 'cannot be called'),
         (lambda run: longmem_jax.run_mode('generate', run, length=True), 'length = True .* one of int'),
         (lambda run: longmem_jax.train('quickstart', run, hooks=[3]), 'a hook = 3 .* a function'),
         (lambda run: longmem_jax.evaluate(run, changes='x=1'), "changes = 'x=1' .* a dictionary"),
