@@ -274,6 +274,11 @@ def _optimizer(config: Any) -> list[str]:
         if not 0 <= settings[name] < 1
     ]
     problems += under('config.optimizer', between(settings, 0, 1, 'final_fraction'))
+    if 0 < config.train.num_steps < settings.accumulate_steps:
+        problems.append(
+            f'config.optimizer.accumulate_steps = {settings.accumulate_steps}: an update needs as many '
+            f'steps, and config.train.num_steps = {config.train.num_steps} would make none'
+        )
     if settings.options and not settings.name.startswith('optax.'):
         problems.append(
             f'config.optimizer.options = {settings.options}: belong to optimizers of optax, such as '

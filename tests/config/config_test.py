@@ -193,6 +193,15 @@ def test_all_problems_come_at_once():
     assert 'num_steps' in str(caught.value) and 'dropout' in str(caught.value)
 
 
+def test_steps_too_few_for_one_update():
+    config = configure('quickstart:tiny')
+    config.optimizer.accumulate_steps, config.train.num_steps = 3, 2
+    (problem,) = checks.find_problems(config, 1)
+    assert problem.endswith('needs as many steps, and config.train.num_steps = 2 would make none')
+    config.train.num_steps = 3
+    assert not checks.find_problems(config, 1)
+
+
 def test_settings_that_would_be_ignored_are_problems():
     config = base()
     config.optimizer.weight_decay, config.optimizer.momentum = 0.1, 0.9
