@@ -6,8 +6,8 @@ The task is MQAR (Arora et al., 2023) of `configs/mqar.py:tiny` in segments of t
 is a segment and each question is another. Rows:
   armt, recurrent: begin with 2 pairs, then 4, then up to 15, as the curriculum of the ARMT paper does;
   at_once: `armt` with all sizes from the beginning, and as many tokens as all stages have.
-DIR/ROW/SEED.json has the shares of right answers, and is not measured again. DIR/floors.json has rules
-without a model.
+DIR/ROW/SEED.json has the shares of right answers, and is not measured again. DIR/pairs.json has those of
+all rows, and of rules without a model.
 """
 
 import argparse
@@ -151,10 +151,12 @@ def main(given: list[str] | None = None) -> None:
                 ]
                 provenance.save(path, measure(trainers, seed), [seed])
             found[row].append(json.loads(path.read_text()))
-    path = options.output / 'floors.json'
-    if not path.exists():
-        provenance.save(path, {'rules': floors()}, [0])
-    print(table(found, json.loads(path.read_text())['rules']))
+    rules_of = floors()
+    rows = {
+        row: dict(zip(map(str, options.seeds), cells, strict=True)) for row, cells in found.items()
+    }
+    provenance.save(options.output / 'pairs.json', {'rows': rows, 'rules': rules_of}, options.seeds)
+    print(table(found, rules_of))
 
 
 if __name__ == '__main__':
