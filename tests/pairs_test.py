@@ -6,7 +6,7 @@ from experiments.layer_memories import pairs
 
 
 def test_a_document_fits_into_a_step_and_a_pair_into_a_segment():
-    for row, (_, _, _, stages) in pairs.ROWS.items():
+    for row, (_, _, stages) in pairs.ROWS.items():
         for stage in stages:
             config = pairs.configuration(row, stage)
             train = config.train
@@ -41,9 +41,7 @@ def test_a_row_has_its_seeds_and_its_memory_reset():
     def cell(kept):
         return {'scores': {'2 pairs': {'kept': kept, 'reset': 0.05}}}
 
-    text = pairs.table(
-        {'armt': [cell(0.9), cell(1.0)], 'recurrent': []}, {'2 pairs': {'any value': 0.5}}
-    )
+    text = pairs.table({'armt': [cell(0.9), cell(1.0)]}, {'2 pairs': {'any value': 0.5}})
     assert text.splitlines()[2:] == [
         '| `armt` | 2 | 95 (90 - 100) |',
         '| `armt`, memory reset | 2 | 5 |',

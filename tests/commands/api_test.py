@@ -318,10 +318,15 @@ def test_a_hook_that_cannot_be_closed_is_a_warning_and_the_others_are_closed(tmp
 
 def test_a_tracker_makes_its_folder_before_a_run_begins(tmp_path):
     folder, sent = tmp_path / 'not' / 'there', []
+
+    def begin(kept):
+        assert folder.is_dir(), 'the id of a run that begins here could not be kept'
+        return kept or 'id1'
+
     hook = trackers.Tracker(
         'own',
         folder,
-        begin=lambda kept: kept or 'id1',
+        begin=begin,
         log=lambda *_: sent.append(_),
         end=lambda: None,
     )

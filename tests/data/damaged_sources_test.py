@@ -81,7 +81,7 @@ def test_a_split_that_is_none(source):
     data.source = source
     for split in ('nope', '', 'Train', '../train'):
         for call in (load_source, functools.partial(load, tokenizer=Bytes())):
-            with pytest.raises(UsageError, match='split = .*allowed are train, validation, test'):
+            with pytest.raises(UsageError, match='^split = .*allowed are train, validation, test'):
                 call(data, split)
 
 
