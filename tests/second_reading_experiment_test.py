@@ -57,6 +57,7 @@ def test_the_table_has_what_the_second_copy_saves():
     found = {
         'infini': {'0': cell(2.0, 2.75), '1': cell(2.5, 3.0)},
         'local': {'0': cell(3.0)},
+        'delta_net': {'0': cell(2.0, 2.5), '1': cell(3.1)},  # not tested beyond what it failed at
         'floors': {'0': {'run': {}, 'flags': [], 'xz': {'256': {'first': 4.0, 'second': 0.5}}}},
     }
     assert report.table(found).splitlines() == [
@@ -64,6 +65,7 @@ def test_the_table_has_what_the_second_copy_saves():
         '| --- | --- | --- | --- | --- | --- |',
         '| `local` | 65.5 | 1 | 3.00 | 0.00 | not run |',
         '| `infini` | 65.5 | 2 | 3.00 | 0.75 (0.50 - 1.00) | 0.12 (0.00 - 0.25) |',
+        '| `delta_net` | 65.5 | 2 | 3.00 | 0.45 (-0.10 - 1.00) | 0.20 (-0.10 - 0.50) [1 of 2] |',
         '| xz |  |  | 4.00 | 3.50 | not run |',
     ]
 

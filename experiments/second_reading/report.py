@@ -29,12 +29,25 @@ def collect(output: Path) -> Found:
 
 
 def saved(cells: dict[str, dict[str, Any]]) -> dict[int, list[float]]:
-    """Bits per byte that the second copy saves: length to one number per seed."""
-    by_length: dict[int, list[float]] = {}
-    for cell in cells.values():
-        for length, bits in cell['bits'].items():
-            by_length.setdefault(int(length), []).append(bits['first'] - bits['second'])
-    return dict(sorted(by_length.items()))
+    """Bits per byte that the second copy saves: length to one number per seed.
+
+    A seed that was not tested at a length, since it saved nothing at shorter ones, counts with what it
+    saved at the last: means of the seeds that were tested would leave out those that failed.
+    """
+    seeds = [
+        {int(n): bits['first'] - bits['second'] for n, bits in cell['bits'].items()}
+        for cell in cells.values()
+    ]
+    lengths = sorted({length for seed in seeds for length in seed})
+    return {
+        n: [seed[max(at for at in seed if at <= n)] for seed in seeds if min(seed) <= n]
+        for n in lengths
+    }
+
+
+def tested(cells: dict[str, dict[str, Any]], length: int) -> int:
+    """Seeds that were tested at a length."""
+    return sum(str(length) in cell['bits'] for cell in cells.values())
 
 
 def kilobytes(cells: dict[str, dict[str, Any]]) -> str:
@@ -64,7 +77,7 @@ def table(found: Found) -> str:
                 kilobytes(cells),
                 str(len(cells)),
                 f'{statistics.mean(first):.2f}',
-                *(_saved(by_length.get(n, []), len(cells)) for n in lengths),
+                *(_saved(by_length.get(n, []), tested(cells, n)) for n in lengths),
             ]
         )
     for name, by_length in _rules(found).items():
@@ -75,12 +88,12 @@ def table(found: Found) -> str:
     return markdown.table(heads, lines)
 
 
-def _saved(values: list[float], seeds: int) -> str:
-    """What the seeds saved at a length; who saved nothing at shorter ones was not tested."""
+def _saved(values: list[float], run: int) -> str:
+    """What the seeds saved at a length, and how many of them were tested, if not all."""
     if not values:
         return 'not run'
-    tested = f' [{len(values)} of {seeds}]' if len(values) < seeds else ''
-    return markdown.span(values, 2) + tested
+    some = f' [{run} of {len(values)}]' if run < len(values) else ''
+    return markdown.span(values, 2) + some
 
 
 def _rules(found: Found) -> dict[str, Any]:
@@ -90,7 +103,10 @@ def _rules(found: Found) -> dict[str, Any]:
 
 
 def draw(found: Found, path: Path) -> None:
-    """Bits per byte saved against the length of a copy, a line per memory."""
+    """Bits per byte saved against the length of a copy, a line per memory.
+
+    A point is hollow where some seeds were not tested any more.
+    """
     figure, axes = figures.one_panel(8.4, 4.6)
     colours = [*(f'C{number}' for number in range(10)), 'black']
     for place, name in enumerate(_order(found)):
@@ -100,6 +116,9 @@ def draw(found: Found, path: Path) -> None:
         label = f'{name}, {kilobytes(found[name])} kB'
         style = '-' if place < 10 else '-.'
         axes.plot(lengths, mean, style, marker='o', markersize=4, color=colour, label=label)
+        some = [n for n in lengths if tested(found[name], n) < len(found[name])]
+        hollow = [statistics.mean(by_length[n]) for n in some]
+        axes.plot(some, hollow, 'o', markersize=4, color=colour, markerfacecolor='white')
         low, high = zip(*((min(v), max(v)) for v in by_length.values()), strict=True)
         axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
     for name, style in zip(_rules(found), (':', '--'), strict=False):
