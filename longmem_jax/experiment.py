@@ -273,7 +273,7 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
         targets=tokens,
         valid=array((*shape, train.segment_length), np.bool_, 1),
         scored=array((*shape, train.segment_length), np.uint8, 1),
-        start=array(shape, np.bool_, 1),
+        start=array((*shape, train.segment_length) if train.packed else shape, np.bool_, 1),
         num_bytes=array(shape, np.float32, 1),
     )
     return batch, lanes.Cursor(document=position, offset=position)

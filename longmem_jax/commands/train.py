@@ -195,6 +195,7 @@ class LanguageModelTask:
             shuffle=True,
             num_epochs=None,
             cursor=jax.tree.map(_local_lanes, state.cursor),
+            packed=config.train.packed,
         )
         return (to_devices(experiment, batch, cursor) for batch, cursor in source)
 

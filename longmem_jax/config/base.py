@@ -150,6 +150,9 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         num_lanes=8,  # lanes: rows of the batch, texts read in parallel
         segment_length=128,  # tokens read at a time
         segments_per_step=1,  # segments read per optimizer update
+        # A document begins inside of a segment, where the one before ends; else the rest is padding. For
+        # models that reset their memories inside of a segment, such as 'delta_net' in all layers.
+        packed=False,
         gradient_segments=0,  # only the last N of these have a gradient; 0 = all
         remat=False,  # keep only the memories between segments for the backward pass; see model.remat
         log_every=50,  # steps between lines of metrics; 0 = only at the end

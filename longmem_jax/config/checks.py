@@ -19,6 +19,7 @@ from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, no_field
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.models.stack import without_starts
 from longmem_jax.problems import above, at_least, at_most, between, require_none, under
 from longmem_jax.registry import brought, foreign
 
@@ -48,7 +49,7 @@ LARGEST = {
 WITH_MOMENTUM = ('sgd', 'nesterov')
 # Fields of the core's training, and what they must be where a subject's section brings its own.
 OF_OWN: dict[str, dict[str, Any]] = {
-    'train': {'ema_decay': 0.0, 'patience': 0},
+    'train': {'ema_decay': 0.0, 'patience': 0, 'packed': False},
     'checkpoint': {'best': ''},
 }
 
@@ -79,6 +80,7 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
     problems += (
         _numbers(config)
         + _gradient(config.train)
+        + _packed(config)
         + prng_problems(config)
         + _optimizer(config)
         + _of_own(config)
@@ -237,6 +239,28 @@ def _gradient(train: Any) -> list[str]:
         f'config.train.gradient_segments = {train.gradient_segments}: must be 0 (all) or at most '
         f'config.train.segments_per_step = {train.segments_per_step}'
     ]
+
+
+def _packed(config: Any) -> list[str]:
+    """Problems of documents that begin inside of segments."""
+    model = config.model
+    if not config.train.packed or any(name not in LAYERS for name in used(model)):
+        return []
+    where = 'config.train.packed = True'
+    if model.kind != 'language_model':
+        return [f'{where}: is for language models; config.model.kind = {model.kind!r}']
+    others = without_starts(model)
+    if others:
+        return [
+            f'{where}: {", ".join(others)} in config.model cannot begin a document inside of a segment; '
+            "use layers that do, such as 'delta_net' with 'dense', or packed = False"
+        ]
+    if model.position != 'none':
+        return [
+            f'{where}: config.model.position = {model.position!r} counts from the begin of a segment; '
+            "use 'none', or packed = False"
+        ]
+    return []
 
 
 def _loss_weights(config: Any) -> list[str]:

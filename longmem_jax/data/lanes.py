@@ -5,6 +5,8 @@ to lane `k % num_lanes`, and a lane reads its documents one after another. So no
 known in advance, every process reads only its own lanes, and one `Cursor` is the position, for any
 number of processes. Lanes drift apart as documents differ in length; no token is lost or repeated.
 
+Where a document ends, the rest of its segment is padding, or, `packed`, the begin of the next one.
+
 In training, fewer documents than lanes are a circle that every lane reads round and round, document
 after document. The lanes begin at equal distances, most of them inside of a document, with a fresh
 memory. So no two of them read the same, and an epoch is the part from one lane's begin to the next.
@@ -76,7 +78,8 @@ class Batch(flax.struct.PyTreeNode):
       valid: bool [segments, lanes, length]; False after the end of a document.
       scored: uint8 [segments, lanes, length]; 0 = not scored (padding too), 1 = scored, 2 = scored
         and the last token of an answer.
-      start: bool [segments, lanes]; True where a document begins, or a lane inside of one.
+      start: bool [segments, lanes]; True where a document begins, or a lane inside of one. Packed, of
+        every token: bool [segments, lanes, length].
       num_bytes: float32 [segments, lanes], source bytes of the valid tokens.
     """
 
@@ -125,9 +128,18 @@ class _Lane:
 
         `begin` is the tokenizer's begin token.
         """
-        document, length = self._open(), batch.tokens.shape[2]
+        length = batch.tokens.shape[2]
+        filled = written = self._write(batch, (segment, row), 0, begin)
+        while self._dataset.packed and written and filled < length:
+            written = self._write(batch, (segment, row), filled, begin)
+            filled += written
+        return filled > 0
+
+    def _write(self, batch: Batch, where: tuple[int, int], first: int, begin: int) -> int:
+        """Writes tokens of one document from position `first` of a segment on; how many."""
+        document = self._open()
         if document is None:
-            return False
+            return 0
         at = self._begin + self.offset
         tokens = document.tokens
         if at >= len(tokens):
@@ -136,23 +148,24 @@ class _Lane:
                 f'tokens, and the run has read {at:,} of it: the data has changed. Restore it, '
                 'or use another --workdir; config.train.start_from keeps what this run has learned.'
             )
-        targets = tokens[at : at + length]
+        targets = tokens[at : at + batch.tokens.shape[2] - first]
         size = len(targets)
-        batch.targets[segment, row, :size] = targets
+        here = slice(first, first + size)
+        batch.targets[where][here] = targets
         if document.inputs is not None:
-            batch.tokens[segment, row, :size] = document.inputs[at : at + size]
+            batch.tokens[where][here] = document.inputs[at : at + size]
         else:
-            batch.tokens[segment, row, 1:size] = targets[:-1]
-            batch.tokens[segment, row, 0] = tokens[at - 1] if self.offset else begin
+            batch.tokens[where][first + 1 : first + size] = targets[:-1]
+            batch.tokens[where][first] = tokens[at - 1] if self.offset else begin
         scored = 1 if document.scored is None else document.scored[at : at + size]
-        batch.scored[segment, row, :size] = scored
-        batch.valid[segment, row, :size] = True
-        batch.start[segment, row] = self.offset == 0
-        batch.num_bytes[segment, row] = document.num_bytes * size / len(tokens)
+        batch.scored[where][here] = scored
+        batch.valid[where][here] = True
+        batch.start[(*where, first) if self._dataset.packed else where] = self.offset == 0
+        batch.num_bytes[where] += document.num_bytes * size / len(tokens)
         self.offset += size
         if at + size == len(tokens):
             self.document, self.offset, self._current = self.document + 1, 0, None
-        return True
+        return size
 
 
 @dataclasses.dataclass(eq=False)
@@ -168,6 +181,7 @@ class LaneDataset:
     shuffle: bool
     num_epochs: int | None
     cursor: Cursor | None
+    packed: bool = False
 
     @functools.cached_property
     def _begins(self) -> list[tuple[int, int, int]] | None:
@@ -211,11 +225,14 @@ class LaneDataset:
         if self.cursor is not None:
             raise ValueError('processes that share the lanes of a finite epoch begin at its start')
         segments, lengths = np.zeros((self.num_lanes,), np.int64), self.corpus.lengths()
+        unit = 1 if self.packed else self.segment_length
         for lane in range(self.num_lanes):
             document = 0
             while (index := self.index(lane, document)) is not None:
-                segments[lane] += -(-lengths[index] // self.segment_length)
+                segments[lane] += -(-lengths[index] // unit)
                 document += 1
+        if self.packed:
+            segments = -(-segments // self.segment_length)
         return int(-(-segments.max() // self.segments_per_batch))
 
     def __iter__(self) -> Iterator[tuple[Batch, Cursor]]:
@@ -243,7 +260,7 @@ class LaneDataset:
                 targets=np.zeros_like(tokens),
                 valid=np.zeros(tokens.shape, bool),
                 scored=np.zeros(tokens.shape, np.uint8),
-                start=np.zeros(shape, bool),
+                start=np.zeros(tokens.shape if self.packed else shape, bool),
                 num_bytes=np.zeros(shape, np.float32),
             )
             filled = [
@@ -295,6 +312,7 @@ def batches(
     shuffle: bool = False,
     num_epochs: int | None = 1,
     cursor: Cursor | None = None,
+    packed: bool = False,
 ) -> Iterator[tuple[Batch, Cursor]]:
     """Batches of segments, each with the position after it, prefetched in a thread.
 
@@ -304,10 +322,11 @@ def batches(
       shuffle: True = an order by the seed, see `order.document`; False = the order of the corpus.
       num_epochs: None = endless. Lanes that run out are padded until all have.
       cursor: where to resume, for these lanes; None = at the beginning.
+      packed: documents begin inside of segments, where the one before ends.
     """
     dataset = LaneDataset(
         corpus, lanes, num_lanes, segment_length, segments_per_batch, seed, shuffle, num_epochs,
-        cursor,
+        cursor, packed,
     )  # fmt: skip
     return ahead(iter(dataset), PREFETCHED_BATCHES)
 

@@ -260,17 +260,19 @@ def _training_text(config: Any, corpus: AnyCorpus) -> tuple[np.ndarray, np.ndarr
         seed=config.data.seed,
         shuffle=True,
         num_epochs=None if circles(corpus, train.num_lanes) else 1,
+        packed=train.packed,
     )
     texts: list[list[list[np.ndarray]]] = [[] for _ in range(train.num_lanes)]
     size, steps, most = 0, 0, min(MOST_COUNTED, int(corpus.lengths().sum()))
     for batch, _ in source:
-        for segment, lane in np.ndindex(*batch.start.shape):
+        for segment, lane in np.ndindex(*batch.tokens.shape[:2]):
             tokens = batch.targets[segment, lane][batch.valid[segment, lane]]
-            if batch.start[segment, lane]:
-                texts[lane].append([])
-            if len(tokens):
-                texts[lane][-1].append(tokens)
-                size += len(tokens)
+            begins = np.flatnonzero(batch.start[segment, lane])
+            rest, *documents_here = np.split(tokens, begins)
+            if len(rest):
+                texts[lane][-1].append(rest)
+            texts[lane] += [[document] for document in documents_here]
+            size += len(tokens)
         steps += 1
         if steps == train.num_steps or size >= most:
             break

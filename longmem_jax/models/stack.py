@@ -224,10 +224,13 @@ def takes_starts(config: Any) -> bool:
 
     All its layers do, and there are no absolute positions, which begin with a segment.
     """
-    layers = {LAYERS[name].layer.module for name in used(config)}
-    return config.position == 'none' and all(
-        getattr(layer, 'takes_starts', False) for layer in layers
-    )
+    return config.position == 'none' and not without_starts(config)
+
+
+def without_starts(config: Any) -> list[str]:
+    """Layers of a `config.model` for which documents can only start with a segment."""
+    modules = {name: LAYERS[name].layer.module for name in used(config)}
+    return [name for name, module in modules.items() if not getattr(module, 'takes_starts', False)]
 
 
 def context_of(config: Any) -> int:

@@ -59,6 +59,15 @@ def _require_plain(model_config: Any) -> None:
         )
 
 
+def _require_apart(train: Any) -> None:
+    """Raises `UsageError` if documents are packed: neighbours are of one document in a segment."""
+    if train.packed:
+        raise UsageError(
+            'config.train.packed = True: --mode=train_spalm reads one document in a segment; use '
+            'packed = False'
+        )
+
+
 def _start(experiment: Experiment) -> Any:
     """The parameters that training starts from."""
     if experiment.config.retrieval.spalm.start == 'trained':
@@ -78,6 +87,7 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     """
     config = experiment.config
     _require_plain(config.model)
+    _require_apart(config.train)
     keys = open_keys(experiment)
     folder = own_folder(experiment.workdir / 'spalm')
     settings = config.retrieval.spalm

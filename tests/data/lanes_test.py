@@ -37,10 +37,11 @@ def corpus(lengths):
 
 
 def read_with_cursors(
-    lengths, lanes, num_lanes, *, length=4, segments=2, epochs=1, cursor=None, shuffle=True
-):
+    lengths, lanes, num_lanes, *, length=4, segments=2, epochs=1, cursor=None, shuffle=True,
+    packed=False,
+):  # fmt: skip
     dataset = LaneDataset(
-        corpus(lengths), lanes, num_lanes, length, segments, 3, shuffle, epochs, cursor
+        corpus(lengths), lanes, num_lanes, length, segments, 3, shuffle, epochs, cursor, packed
     )
     return list(dataset)
 
@@ -93,24 +94,48 @@ def test_an_epoch_holds_every_document_once(lengths, num_lanes, length, segments
     np.testing.assert_allclose(total, sum(lengths), rtol=1e-5)
 
 
-@given(LENGTHS, st.integers(1, 4), st.integers(0, 5))
-def test_any_cursor_goes_on_exactly(lengths, num_lanes, steps):
-    pairs = read_with_cursors(lengths, range(num_lanes), num_lanes, epochs=3)
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 6), st.integers(1, 3))
+def test_packed_lanes_read_the_same_documents_without_padding_between_them(
+    lengths, num_lanes, length, segments
+):
+    how = dict(length=length, segments=segments)
+    apart = read(lengths, range(num_lanes), num_lanes, **how)
+    packed = read(lengths, range(num_lanes), num_lanes, packed=True, **how)
+    assert sum(b.num_bytes.sum() for b in packed) == pytest.approx(sum(lengths))
+    for row in range(num_lanes):
+        tokens, targets, valid, start = (
+            np.concatenate([getattr(batch, name)[:, row].reshape(-1) for batch in packed])
+            for name in ('tokens', 'targets', 'valid', 'start')
+        )
+        count = valid.sum()
+        assert valid[:count].all() and not start[count:].any()
+        before = np.where(start, Bytes.begin, np.roll(targets, 1))
+        np.testing.assert_array_equal(tokens[:count], before[:count])
+        documents = np.split(targets[:count], np.flatnonzero(start))[1:]
+        assert [list(document) for document in documents] == lane_documents(apart, row)
+
+
+@given(LENGTHS, st.integers(1, 4), st.integers(0, 5), st.booleans())
+def test_any_cursor_goes_on_exactly(lengths, num_lanes, steps, packed):
+    how = dict(epochs=3, packed=packed)
+    pairs = read_with_cursors(lengths, range(num_lanes), num_lanes, **how)
     whole = [batch for batch, _ in pairs]
     steps = min(steps, len(whole) - 1)
     cursor = pairs[steps][1]
-    rest = read(lengths, range(num_lanes), num_lanes, epochs=3, cursor=cursor)
+    rest = read(lengths, range(num_lanes), num_lanes, cursor=cursor, **how)
     assert len(rest) == len(whole) - steps - 1
     for a, b in zip(whole[steps + 1 :], rest, strict=True):
         for name in ('tokens', 'targets', 'valid', 'start', 'num_bytes'):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
-@given(LENGTHS, st.sampled_from([1, 2, 4]))
-def test_processes_read_their_lanes_of_the_same_whole(lengths, processes):
-    whole = read(lengths, range(4), 4)
+@given(LENGTHS, st.sampled_from([1, 2, 4]), st.booleans())
+def test_processes_read_their_lanes_of_the_same_whole(lengths, processes, packed):
+    whole = read(lengths, range(4), 4, packed=packed)
     size = 4 // processes
-    parts = [read(lengths, range(p * size, (p + 1) * size), 4) for p in range(processes)]
+    parts = [
+        read(lengths, range(p * size, (p + 1) * size), 4, packed=packed) for p in range(processes)
+    ]
     assert {len(part) for part in parts} == {len(whole)}
     for number, batch in enumerate(whole):
         joined = np.concatenate([part[number].tokens for part in parts], axis=1)

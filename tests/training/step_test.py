@@ -12,6 +12,8 @@ from configs import sorting
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.data import lanes
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import Experiment, has_branches, lower_step
 from longmem_jax.models import stack
@@ -100,6 +102,57 @@ def test_the_number_of_segments_with_a_gradient_is_checked():
     for count, sound in ((0, True), (5, True), (6, False), (-1, False)):
         problems = checks.find_problems(small('transformer_xl', gradient_segments=count), 1)
         assert any('gradient_segments' in problem for problem in problems) != sound
+
+
+@pytest.mark.parametrize('memory', ['delta', 'test_time'])
+def test_packed_documents_are_scored_as_those_that_are_apart(memory):
+    """Documents of 3 to 13 tokens: the same loss and gradient, with fewer segments."""
+    model, params = toys.toy(memory)
+    texts = np.random.default_rng(0).integers(1, toys.VOCAB, (6, 20))
+    lengths = (3, 11, 13, 5, 3, 7)
+
+    class Texts:
+        tokenizer = Bytes()
+
+        def __len__(self):
+            return len(lengths)
+
+        def __getitem__(self, number):
+            return TokenizedDocument(texts[number, : lengths[number]], lengths[number])
+
+        def lengths(self):
+            return np.array(lengths)
+
+    def score(packed):
+        read, _ = next(
+            iter(
+                lanes.LaneDataset(Texts(), range(2), 2, toys.LENGTH, 12, 0, False, 1, None, packed)
+            )
+        )
+        read = read.replace(tokens=np.where(read.tokens < toys.VOCAB, read.tokens, 0))
+        memory = model.apply({'params': params}, 2, method='initial_state')
+        key, own = jax.random.key(0), sorting.get_config('tiny').train
+
+        @jax.jit
+        def objective(params):
+            return train_step.read_batch(model, params, memory, read, key, own)[0]
+
+        used = read.valid.any(axis=(1, 2)).sum()
+        return used, jax.jit(jax.value_and_grad(objective))(params)
+
+    (apart, of_apart), (together, of_packed) = score(packed=False), score(packed=True)
+    assert together < apart
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), of_apart, of_packed
+    )
+
+
+def test_packing_is_for_models_that_reset_their_memories_inside_of_a_segment():
+    config = small('gated_delta_net', packed=True)
+    assert not checks.find_problems(config, 1)
+    config.model.attention = ('transformer_xl',)
+    (problem,) = [each for each in checks.find_problems(config, 1) if 'packed' in each]
+    assert 'packed = True: transformer_xl in config.model cannot begin' in problem
 
 
 def test_z_loss_is_the_mean_square_of_the_denominators_logarithm():
