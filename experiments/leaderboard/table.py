@@ -13,6 +13,10 @@ Found = dict[str, dict[str, dict[int, dict[str, Any]]]]
 MISSING, FAILED = '-', ' †'
 RESET = ', and in square brackets the same with the memory reset before every segment'
 NOT_ASKED = 'A † has seeds that were not asked, since'
+AGE = (
+    'How old a number is: `leaderboard.json` has commit, date and command of every cell, '
+    'README.md the memories whose code was changed since.'
+)  # of the numbers
 
 
 def collect(output: Path) -> Found:
@@ -206,7 +210,7 @@ def missing(found: Found, seeds: int) -> list[str]:
 
 def write(output: Path, found: Found, seeds: int) -> str:
     """Writes leaderboard.md and leaderboard.json to `output`; returns the Markdown."""
-    parts = ['# Leaderboard']
+    parts = ['# Leaderboard', AGE]
     if found:
         parts += [summary(found), '## Rows', of_rows(found)]
     for name, by_row in found.items():
