@@ -10,9 +10,11 @@ convolutions; a memory's own view of it is turned off.
 
 A cell is a memory, a width, a rate and a seed: DIR/ROW/WIDTH/RATE/SEED.json. Finished cells are kept, so
 the command can be stopped and repeated, and several can run at once for different rows. Every call
-writes what is there: DIR/mqar_curve.json, .md, and .png, a panel per size with a curve per memory. The
+writes what is there: DIR/mqar_curve.json, .md, and .png, a panel per size with a curve per memory; a
+mqar_curve.json that was brought into DIR counts as its cells, so further seeds can be added to it. The
 rate of a curve is the one with most right answers at the end of training, not the best on the tests; the
-others are small dots. `--rows=` without a name runs nothing. `--tiny` is for two cores.
+others are small dots. `--rows=` without a name runs nothing. `--tiny` is for two cores: up to 60 pairs
+of 128 words in 256 tokens, and steps of training that see whole documents.
 """
 
 import argparse
@@ -42,7 +44,17 @@ WIDTHS = {'': (64, 128, 256), 'tiny': (16, 32, 64)}
 # Of the tests: tokens and pairs.
 SIZES = {
     '': ((64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256)),
-    'tiny': ((32, 4), (64, 8), (128, 15)),
+    'tiny': ((64, 8), (128, 16), (256, 32), (256, 60)),
+}
+FLAGS = {
+    '': [],
+    'tiny': [
+        '--config.data.task.num_words=128',
+        '--config.model.vocab_size=128',
+        '--config.data.task.sizes=((32,4),(64,8),(128,16),(256,60))',
+        '--config.train.segments_per_step=8',
+        '--config.train.num_lanes=8',
+    ],
 }
 DOCUMENTS = {'': 1000, 'tiny': 96}  # of every size
 END = 4  # parts of the training, of 25 steps, by which a rate is chosen
@@ -100,7 +112,7 @@ def prepared(point: Point, size: str, flags: list[str]) -> tuple[rows.Row, Any]:
     argument = ','.join(filter(None, (size, f'width={point.width}', f'memory={point.row}')))
     config = mqar.get_config(argument)
     own = [f'--config.optimizer.learning_rate={point.rate:g}', '--config.model.token_shift=half']
-    own += [*rows.one_shift(config), *flags]
+    own += [*rows.one_shift(config), *FLAGS[size], *flags]
     overrides.apply(config, overrides.split_arguments(own)[1])
     flags = [f'--config=configs/mqar.py:{argument}', *own]
     return rows.Row(point.row, flags, rows.num_parameters(config), "the memory's own"), config
@@ -117,14 +129,16 @@ def run(options: argparse.Namespace) -> None:
         for row in options.rows
         for point in ((row, width, rate) for width in options.widths for rate in options.rates)
     ]
+    brought = _brought(options.output)
     for point in points:
         row, config = prepared(point, options.size, options.flags)
         missing = []
         for seed in options.seeds:
             file = point.file(options.output, seed)
-            if file.exists():
-                before = provenance.read(file, 'flags')['flags']
-                provenance.require_same(file, before, row.flags)
+            known = brought.get((point, seed))
+            if file.exists() or known:
+                cell = provenance.read(file, 'flags') if file.exists() else known
+                provenance.require_same(file, cell['flags'], row.flags)
             else:
                 missing.append(seed)
         folder = point.file(options.output, 0).parent
@@ -146,13 +160,21 @@ def _answers(cell: dict[str, Any]) -> dict[str, float]:
     return {size: 100 * score['kept'] for size, score in cell['scores']['mqar'].items()}
 
 
+def _brought(output: Path) -> dict[tuple[Point, int], dict[str, Any]]:
+    """The cells of a mqar_curve.json, by point and seed."""
+    cells = provenance.saved(output / f'{NAME}.json') or []
+    return {(Point(c['row'], c['width'], c['rate']), c['seed']): c for c in cells}
+
+
 def collect(output: Path) -> Found:
     """All finished cells, in the order of rows, widths, rates and seeds."""
-    found: Found = {}
+    cells = _brought(output)
     for file in output.glob('*/*/*/*.json'):
         cell = json.loads(file.read_text())
-        point = Point(cell['row'], cell['width'], cell['rate'])
-        found.setdefault(point, {})[cell['seed']] = cell
+        cells[Point(cell['row'], cell['width'], cell['rate']), cell['seed']] = cell
+    found: Found = {}
+    for (point, seed), cell in cells.items():
+        found.setdefault(point, {})[seed] = cell
     names = rows.names()
     order = sorted(found, key=lambda point: (names.index(point.row), *point[1:]))
     return {point: dict(sorted(found[point].items())) for point in order}

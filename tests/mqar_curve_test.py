@@ -69,6 +69,17 @@ def test_finished_cells_are_not_repeated(tmp_path, ran, capsys):
     assert text.rstrip().endswith('| 25.0 | 12.5 |'), 'chance is the last line'
 
 
+def test_cells_that_were_brought_are_not_repeated(tmp_path, ran):
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    mqar_curve.main(given(first, '--seeds=1', '--widths=16'))
+    second.mkdir()
+    (first / 'mqar_curve.json').rename(second / 'mqar_curve.json')
+    ran.clear()
+    mqar_curve.main(given(second, '--seeds=2', '--widths=16'))
+    assert [seeds for _, seeds in ran] == [[1]] * 4
+    assert all(list(cells) == [0, 1] for cells in mqar_curve.collect(second).values())
+
+
 def test_a_curve_has_the_rate_that_learned_best(tmp_path, ran, made_figures):
     mqar_curve.main(given(tmp_path, '--seeds=2', '--widths=32,16'))
     found = mqar_curve.collect(tmp_path)
@@ -138,7 +149,7 @@ def test_a_cell_is_trained_and_tested(tmp_path):
     mqar_curve.main([f'--output={tmp_path}', *arguments])
     (cell,) = json.loads((tmp_path / 'mqar_curve.json').read_text())
     assert (cell['row'], cell['width'], cell['rate'], cell['seed']) == ('linear', 16, 1e-3, 0)
-    assert list(cell['scores']['mqar']) == ['32 x 4', '64 x 8', '128 x 15']
+    assert list(cell['scores']['mqar']) == ['64 x 8', '128 x 16', '256 x 32', '256 x 60']
     assert all(0 <= score['kept'] <= 1 for score in cell['scores']['mqar'].values())
     assert cell['steps'] == 2 and cell['state_bytes'] > 0 and len(cell['training']) == 1
     assert (tmp_path / 'mqar_curve.png').exists()
