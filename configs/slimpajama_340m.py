@@ -4,8 +4,19 @@ python -m longmem_jax.main --config=configs/slimpajama_340m.py --config.data.pat
 24 layers of 1,024, 8 heads of 128, segments of 2,048 tokens, 2^19 tokens per update, 15 billion in all.
 TEXTS has train.jsonl, validation.jsonl and test.jsonl with a document as `text` per line. The memory is
 `gated_delta_net`; `:memory=` is any other, such as `delta_net`, `gla`, `mamba2`, `retnet`, `rwkv7`, or a
-pattern of layers: `:memory=3*gated_delta_net+full` is the hybrid of Qwen3-Next,
-`:memory=3*kimi_delta+full` that of Kimi-Linear. `:tiny` reads bytes, minutes on two cores.
+pattern of layers, such as `:memory=3*gated_delta_net+full`. `:tiny` reads bytes, minutes on two cores.
+
+`:hybrid=` has the layers of a released model, in the sizes of this config; `full` is attention to the
+last 2,048 tokens, the segment's length, where the models see a whole context:
+- `qwen3_next`: `3*gated_delta_net+full`; attention turns a quarter of each head, norms its queries and
+  keys, and has an output gate. Qwen3-Next has experts, not dense layers, a key head for two heads of
+  values in its delta layers, and for eight heads of queries in attention.
+- `kimi_linear`: `3*kimi_delta+full`, attention without positions. Kimi-Linear has experts and, in the
+  full layers, keys and values of low rank (MLA), which are not here; its 27th and last layer is full.
+- `falcon_h1`: attention and `mamba2` side by side in every layer; both read the same norm. Here what
+  Mamba-2 gives passes a gate per channel that begins at 0 (`config.model.beside`); Falcon-H1 adds the
+  two without one, each times a fixed number, and shares keys and values among heads. Here memories
+  also begin longer, see `config.notes`.
 
 Not the paper's: `data.tokenizer.kind`; the released script has a vocabulary of 32,000 pieces, here BPE
 of as many is learned from the training split. `num_heads`, which differ by memory in the papers, and
@@ -15,10 +26,17 @@ cut them, so the state is not empty when a segment begins.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores
-from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import variant
+from longmem_jax.config.recipes import given, use
+from longmem_jax.config.variants import one_of, variant
+from longmem_jax.errors import UsageError
 
 DELTA_RULES = ('delta_net', 'gated_delta_net', 'kimi_delta')
+# By name the layers, and fields of attention; ATTENTION|MEMORY has the two side by side.
+HYBRIDS = {
+    'qwen3_next': ('3*gated_delta_net+full', dict(output_gate=True)),
+    'kimi_linear': ('3*kimi_delta+full', dict(position='none')),
+    'falcon_h1': ('full|mamba2', {}),
+}
 
 
 def get_config(arg=''):
@@ -65,4 +83,28 @@ def get_config(arg=''):
         config.evaluate.max_segments = 100
         config.evaluate.max_test_segments = 500
 
-    return variant(config, arg, memory='gated_delta_net', memories=memories, tiny=tiny)
+    def hybrid(config, value):
+        """The layers of a released model, one of `HYBRIDS`."""
+        one_of('hybrid', value, HYBRIDS)
+        if any(item.startswith('memory=') for item in (arg or '').split(',')):
+            raise UsageError(f'hybrid={value}: already names the layers; leave out memory=.')
+        chosen.append(value)
+        if value == 'qwen3_next':
+            model.rotary_share, model.head_norm = 0.25, 'rmsnorm'
+
+    def put(config, name, changes, **sizes):
+        """As `use`, or the layers of `hybrid`."""
+        if not chosen:
+            return use(config, name, changes, **sizes)
+        layers, fields = HYBRIDS[chosen[0]]
+        attention = given(window=config.train.segment_length, **fields)
+        use(config, layers.replace('|', '+'), memories | dict(full=attention), **sizes)
+        if '|' in layers:  # both have their sections now; the second goes beside the first
+            model.attention, model.beside = (
+                (name,) * model.num_layers for name in layers.split('|')
+            )
+
+    chosen = []
+    return variant(
+        config, arg, memory='gated_delta_net', memories=memories, put=put, tiny=tiny, hybrid=hybrid
+    )

@@ -16,9 +16,12 @@ def num_parameters(config):
     """
     model, numbers = config.model, [1] * len(config.model.attention)
     if not any(model.around):
-        kinds = Counter(zip(model.attention, model.feed_forward, strict=True))
+        beside = model.beside or ('',) * len(numbers)
+        kinds = Counter(zip(model.attention, model.feed_forward, beside, strict=True))
         model.num_layers, numbers = len(kinds), list(kinds.values())
-        model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
+        model.attention, model.feed_forward, model.beside = (
+            tuple(names) for names in zip(*kinds, strict=True)
+        )
     model = make_model(model, config.train.segment_length)
     shapes = abstract_parameters(model)
     sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(shapes[name])) for name in shapes}
