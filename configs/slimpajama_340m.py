@@ -25,6 +25,8 @@ usual values; the papers' texts differ. Documents are read on from segment to se
 cut them, so the state is not empty when a segment begins.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.recipes import given, use
 from longmem_jax.config.variants import one_of, variant
@@ -32,7 +34,7 @@ from longmem_jax.errors import UsageError
 
 DELTA_RULES = ('delta_net', 'gated_delta_net', 'kimi_delta')
 # By name the layers, and fields of attention; ATTENTION|MEMORY has the two side by side.
-HYBRIDS = {
+HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
     'qwen3_next': ('3*gated_delta_net+full', dict(output_gate=True)),
     'kimi_linear': ('3*kimi_delta+full', dict(position='none')),
     'falcon_h1': ('full|mamba2', {}),
@@ -84,7 +86,7 @@ def get_config(arg=''):
         config.evaluate.max_test_segments = 500
 
     def hybrid(config, value):
-        """The layers of a released model, one of `HYBRIDS`."""
+        """The layers of a released model: qwen3_next, kimi_linear or falcon_h1."""
         one_of('hybrid', value, HYBRIDS)
         if any(item.startswith('memory=') for item in (arg or '').split(',')):
             raise UsageError(f'hybrid={value}: already names the layers; leave out memory=.')
