@@ -33,10 +33,14 @@ from longmem_jax.config.variants import one_of, variant
 from longmem_jax.errors import UsageError
 
 DELTA_RULES = ('delta_net', 'gated_delta_net', 'kimi_delta')
-# By name the layers, and fields of attention; ATTENTION|MEMORY has the two side by side.
-HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
-    'qwen3_next': ('3*gated_delta_net+full', dict(output_gate=True)),
-    'kimi_linear': ('3*kimi_delta+full', dict(position='none')),
+# By name the layers, and fields of some; ATTENTION|MEMORY has the two side by side.
+HYBRIDS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
+    'qwen3_next': (
+        '3*gated_delta_net+full',
+        # The norm of queries and keys is attention's alone.
+        dict(full=dict(output_gate=True), gated_delta_net=dict(head_norm=False)),
+    ),
+    'kimi_linear': ('3*kimi_delta+full', dict(full=dict(position='none'))),
     'falcon_h1': ('full|mamba2', {}),
 }
 
@@ -99,8 +103,10 @@ def get_config(arg=''):
         if not chosen:
             return use(config, name, changes, **sizes)
         layers, fields = HYBRIDS[chosen[0]]
-        attention = given(window=config.train.segment_length, **fields)
-        use(config, layers.replace('|', '+'), memories | dict(full=attention), **sizes)
+        memories['full'] = given(window=config.train.segment_length)
+        for part, values in fields.items():
+            memories.setdefault(part, given()).fields.update(values)
+        use(config, layers.replace('|', '+'), memories, **sizes)
         if '|' in layers:  # both have their sections now; the second goes beside the first
             model.attention, model.beside = (
                 (name,) * model.num_layers for name in layers.split('|')

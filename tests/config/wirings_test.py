@@ -57,7 +57,7 @@ def two_steps(config, layers, rate=0.3):
 @pytest.mark.parametrize(
     'hybrid, layers, parameters',
     [
-        ('qwen3_next', ('delta', 'delta', 'delta', 'full'), 399_558_176),
+        ('qwen3_next', ('delta', 'delta', 'delta', 'full'), 399_553_568),
         ('kimi_linear', ('delta', 'delta', 'delta', 'full'), 383_694_224),
         ('falcon_h1', ('full',), 531_701_312),
     ],
@@ -82,6 +82,9 @@ def test_hybrids_differ_where_their_models_do():
     assert (qwen.delta.gate, kimi.delta.gate) == ('head', 'channel')
     assert (qwen.full.position, kimi.full.position) == ('rotary', 'none')
     assert (qwen.full.output_gate, kimi.full.output_gate) == (True, False)
+    assert qwen.head_norm == 'rmsnorm' and not qwen.delta.head_norm, (
+        'the norm is of attention alone'
+    )
     assert (qwen.rotary_share, falcon.rotary_share) == (0.25, 1.0)
     assert falcon.beside == ('mamba2',) * 4 and not qwen.beside
 
