@@ -148,10 +148,13 @@ class MemoryFacts(Facts):
 
     def lines(self) -> list[str]:
         """The entry of the layer, and the two tables."""
-        name = self.arguments[0]
+        name, fields = self.arguments[0], ['It has no fields.']
+        if LAYERS[name].fields():
+            told = f'These fields, also of `config.model.{name}`:'
+            fields = [told, '', *settings_table(name)]
         return [
             *reference(name), '',
-            f'These fields, also of `config.model.{name}`:', '', *settings_table(name), '',
+            *fields, '',
             'What is carried from segment to segment:', '', *state_table(name),
         ]  # fmt: skip
 

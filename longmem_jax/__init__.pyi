@@ -104,6 +104,17 @@ def AttentionSinks(
 ) -> Layer:
     """Attention to the first tokens of the document, the last ones, and the segment."""
 
+def ChannelMixing(
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    head_norm: str = 'none',
+    cache_dtype: DTypeLike | None = None,
+    **settings: Unpack[Settings],
+) -> Layer:
+    """Two linear maps with a squared ReLU in between, of the token and the one before it."""
+
 def ChunkRetrieval(
     *,
     d_model: int,

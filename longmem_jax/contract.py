@@ -314,7 +314,8 @@ class LayerType:
       extra: `fields -> (leading, trailing)`, numbers of its extra tokens, if it stands around blocks.
       between: it stands around blocks and has a part between attention and feed-forward layer.
       inside: of one that stands around blocks: the attention layer that it is around outside of this
-        library's models, and that one's fields that differ from the defaults.
+        library's models, and that one's fields that differ from the defaults. Of a feed-forward layer:
+        the attention layer of its toy in the conformance suite, which must have a memory if it has one.
     """
 
     module: type

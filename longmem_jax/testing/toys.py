@@ -10,7 +10,7 @@ import numpy as np
 
 from longmem_jax.config.base import base, stack
 from longmem_jax.contract import Entry
-from longmem_jax.memory.registry import AROUND, ATTENTION, LAYERS, used
+from longmem_jax.memory.registry import AROUND, ATTENTION, FEED_FORWARD, LAYERS, used
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment
@@ -41,13 +41,10 @@ def model_config(name: str, layers: int = 2, **changes: Any) -> Any:
     model = base().model
     model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
-    attention, feed_forward = (name, 'dense') if name in ATTENTION else ('local', name)
+    attention = name if name in ATTENTION else LAYERS[name].layer.inside[0]
+    feed_forward = name if name in FEED_FORWARD else 'dense'
     if name in AROUND:
-        attention, feed_forward, model.around = (
-            AROUND[name].layer.inside[0],
-            'dense',
-            (name,) * layers,
-        )
+        model.around = (name,) * layers
     stack(model, layers, attention, feed_forward)
     for layer in {attention, feed_forward, name}:
         entry = LAYERS[layer]
