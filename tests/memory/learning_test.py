@@ -91,6 +91,8 @@ LEARNS = {
     'gla': Run('gla'),
     'mamba2': Run('mamba2', 129),
     'rwkv7': Run('rwkv7', 120),
+    # What is remembered is in the attention layer; at 2e-2 the squares take 66 to 169 steps to learn.
+    'rwkv_channel': Run('rwkv_channel', 81, SLOWLY),
     # Three orders of documents are learned in 39 to 44 steps, and in 45 to 55.
     'ttt_linear': Run('ttt_linear', 66, SLOWLY),
     'ttt_mlp': Run('ttt_mlp', 84, SLOWLY),
@@ -145,6 +147,8 @@ BROKEN = {
     'gla, nothing carried': LEARNS['gla'].broken(gla__carry=False),
     'mamba2, nothing carried': LEARNS['mamba2'].broken(mamba2__carry=False),
     'rwkv7, nothing carried': LEARNS['rwkv7'].broken(rwkv7__carry=False),
+    # The feed-forward layer still carries a vector, that of the filler before.
+    'rwkv_channel, only a vector carried': LEARNS['rwkv_channel'].broken(rwkv7__carry=False),
     'ttt_linear, nothing carried': LEARNS['ttt_linear'].broken(test_time__carry=False),
     'ttt_mlp, nothing carried': LEARNS['ttt_mlp'].broken(test_time__carry=False),
     'titans, nothing carried': LEARNS['titans'].broken(titans__carry=False),
