@@ -315,7 +315,7 @@ class LayerType:
       between: it stands around blocks and has a part between attention and feed-forward layer.
       inside: of one that stands around blocks: the attention layer that it is around outside of this
         library's models, and that one's fields that differ from the defaults. Of a feed-forward layer:
-        the attention layer of its toy in the conformance suite, which must have a memory if it has one.
+        the attention layer of its toy in the conformance suite, with a memory if this layer has one.
     """
 
     module: type
