@@ -283,6 +283,23 @@ def test_the_papers_tasks_have_no_problems(task):
         assert not checks.find_problems(config, 1), row
 
 
+def test_a_corridor_has_the_steps_held_by_all_layers_and_old_results_have_a_table(
+    monkeypatch, tmp_path
+):
+    held = {'mean': 6.0, 'last': 9.0, 'before': 10.0, 'layers': [4.0, 8.0]}
+    seed = {'test': {'reward': 1.0}, 'test_greedy': {}, 'parameters': 7, 'seconds': 1.0}
+    monkeypatch.setattr(papers.runs, 'train', lambda *_: [seed | {'held': held}])
+    name = next(name for name in papers.corridor_cells(tiny=False) if name.endswith('/0'))
+    new = papers.corridors(Place(tmp_path, tmp_path), name, tmp_path)
+    assert (new['held_together'], new['held']) == (12.0, held)
+    old = seed | {'held': held}
+    job, row = JOBS['corridor'], name.removesuffix('/0')
+    head = '| corridor | seeds | reward | steps held, all layers | steps held, a layer |'
+    text = table.of_job(job, {f'corridor/{name}': new})
+    assert head in text and f'| {row} | 1 | 1.00 | 12.0 | 6.0 |' in text
+    assert f'| {row} | 1 | 1.00 | 6.0 |' in table.of_job(job, {f'corridor/{name}': old})
+
+
 def test_every_memory_has_a_step_to_be_timed():
     for memory in [*memories(False), *steps.VARIANTS]:
         for segment in steps.SEGMENTS:

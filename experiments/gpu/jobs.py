@@ -98,7 +98,10 @@ _ALL = (
     Job(
         'corridor', 'Does Expire-Span hold less than a fixed span in corridors of 100 and 200?', 4,
         papers.corridor_cells, papers.corridors,
-        (('reward', 'test.reward', '.2f'), ('steps held, a layer', 'held.mean', '.1f')), seeded=True,
+        (
+            ('reward', 'test.reward', '.2f'), ('steps held, all layers', 'held_together', '.1f'),
+            ('steps held, a layer', 'held.mean', '.1f'),
+        ), seeded=True,
     ),
     Job(
         'hosts', 'Does a memory help SmolLM2 at a window of 512?', 6, hosts.cells, hosts.reading,

@@ -91,4 +91,6 @@ def corridors(place: Place, cell: str, folder: Path) -> dict[str, Any]:
     if place.tiny:
         config.reinforcement.test_episodes = 2
     (found,) = runs.train(config, folder, [int(seed)])
-    return {name: found[name] for name in ('test', 'test_greedy', 'held', 'parameters', 'seconds')}
+    kept = {name: found[name] for name in ('test', 'test_greedy', 'held', 'parameters', 'seconds')}
+    # The sum over layers, so that rows with one and two layers compare.
+    return kept | {'held_together': spans.together(found, 'mean')}
