@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.metadata
 import json
+import lzma
 import re
 import time
 
@@ -12,7 +13,17 @@ import pytest
 
 from experiments import provenance
 from experiments.gpu import __main__ as suite
-from experiments.gpu import agreement, kernels, pack, papers, process, steps, table, trainings
+from experiments.gpu import (
+    agreement,
+    kernels,
+    pack,
+    papers,
+    process,
+    shortened,
+    steps,
+    table,
+    trainings,
+)
 from experiments.gpu.job import (
     ABSENT,
     DONE,
@@ -30,6 +41,7 @@ from experiments.gpu.job import (
 from experiments.gpu.jobs import JOBS
 from longmem_jax import files
 from longmem_jax.config import checks, overrides
+from longmem_jax.data import load
 from longmem_jax.data.text_files import TextFiles
 from tests.processes import environment
 
@@ -281,6 +293,49 @@ def test_the_papers_tasks_have_no_problems(task):
         config = importlib.import_module(f'configs.{name}').get_config(variants)
         overrides.apply(config, overrides.split_arguments(flags)[1])
         assert not checks.find_problems(config, 1), row
+
+
+def with_texts(folder, tiny=False):
+    """A place whose data are two short texts of every split."""
+    for name, ending in {'novels': '.txt', 'code': '.txt.xz'}.items():
+        for split in pack.SPLITS:
+            path = folder / 'data' / name / split / f'1{ending}'
+            path.parent.mkdir(parents=True)
+            text = f'A {name} for {split}. '.encode() * 100
+            path.write_bytes(lzma.compress(text) if path.suffix == '.xz' else text)
+    return Place(folder / 'run', folder / 'data', tiny)
+
+
+@pytest.mark.parametrize('tiny', [False, True])
+@pytest.mark.parametrize('config', shortened.CONFIGS)
+def test_the_shortened_configs_have_no_problems_and_find_their_texts(config, tiny, tmp_path):
+    place = with_texts(tmp_path, tiny)
+    for row in shortened.CONFIGS[config].rows:
+        built = shortened.config_of(config, *shortened.arguments(place, config, row))
+        assert not checks.find_problems(built, 1), row
+    for split, number in {'train': built.data.pieces, 'test': 1}.items():
+        assert len(load.load_source(built.data, split)) == number * len(
+            shortened.CONFIGS[config].texts
+        )
+
+
+def test_rows_of_a_config_share_a_vocabulary_and_leave_no_checkpoints(monkeypatch, tmp_path):
+    place, ran = with_texts(tmp_path), []
+
+    def train(place, folder, config, variants, flags, seed):
+        (folder / 'checkpoints').mkdir(parents=True)
+        ran.append((folder, variants, flags))
+        return {'test': seed}
+
+    monkeypatch.setattr(shortened, 'train', train)
+    for cell in ('mem_transformer_wikitext103/memory tokens/1', 'expire_span_pg19/fixed span/2'):
+        found = shortened.shortened(place, cell, place.output / 'configs' / cell)
+        assert found == {'test': int(cell[-1])}
+    (folder, variants, flags), (_, _, of_bytes) = ran
+    assert variants == 'memory=memory_tokens' and not list(folder.iterdir())
+    path = place.output / 'configs/mem_transformer_wikitext103/vocabulary/tokenizer.words.60000.txt'
+    assert flags[-1] == f'--config.data.tokenizer.path={path}' and 'novels' in path.read_text()
+    assert not any('tokenizer.path' in flag for flag in of_bytes)
 
 
 def test_a_corridor_has_the_steps_held_by_all_layers_and_old_results_have_a_table(

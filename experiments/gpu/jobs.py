@@ -2,7 +2,16 @@
 
 import functools
 
-from experiments.gpu import agreement, attention, drawing, hosts, papers, steps, trainings
+from experiments.gpu import (
+    agreement,
+    attention,
+    drawing,
+    hosts,
+    papers,
+    shortened,
+    steps,
+    trainings,
+)
 from experiments.gpu.job import Job
 from longmem_jax.testing import conformance
 
@@ -101,6 +110,14 @@ _ALL = (
         (
             ('reward', 'test.reward', '.2f'), ('steps held, all layers', 'held_together', '.1f'),
             ('steps held, a layer', 'held.mean', '.1f'),
+        ), seeded=True,
+    ),
+    Job(
+        'configs', "What comes out of the papers' text configs, shortened, beside their baselines?", 8,
+        shortened.cells, shortened.shortened,
+        (
+            *BITS, ('perplexity', 'test.perplexity', '.2f'), *SCORES,
+            ('parameters', 'parameters', ',.0f'),
         ), seeded=True,
     ),
     Job(
