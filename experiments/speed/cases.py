@@ -37,7 +37,8 @@ class Case:
       fill: untimed steps that fill the memories of both sides.
       changes: fields of our configuration, by their path.
       peer: what the peer's side needs to know; see its file in `peers`.
-      layer: fields of our layer, where one layer is compared alone.
+      layer: fields of our layer, where one layer is compared alone; with `memory`, a name of
+        `:memory=`, what differs from its recipe, else product keys.
       adam: True = the layer's parameters are updated by Adam, too.
       sizes: those of both sides; None = `FULL`.
       prompt: tokens that a pretrained decoder reads and continues in a step; 0 = the case is no prompt.
@@ -96,6 +97,12 @@ def _expiring(limit: int, ramp: int, share: float) -> dict[str, Any]:
         expire_span_noisy=False,
         expire_span_layerdrop=0.0,
     )
+
+
+def _recurrent(of: str, memory: str, label: str, compiled: bool = False, **fields: Any) -> Case:
+    """One recurrent layer, next to that of a library `of` PyTorch."""
+    peer = dict(of=of, memory=memory, compiled=compiled)
+    return Case(label, config=None, fill=3, layer=dict(memory=memory, **fields), peer=peer)
 
 
 CASES = {
@@ -186,5 +193,23 @@ CASES = {
             fill=70,
             peer=dict(memories=8192, layer=3, k=32, cache=128),
         ),
+    },
+    'recurrent': {
+        'gated_delta_net': _recurrent('transformers', 'gated_delta_net', 'Qwen3-Next'),
+        'kimi_delta': _recurrent('transformers', 'kimi_delta', 'Kimi-Linear'),
+        'mamba2': _recurrent('transformers', 'mamba2', 'Mamba-2'),
+        'lightning': _recurrent(
+            'transformers',
+            'retnet',
+            'MiniMax (Lightning)',
+            decay='lightning',
+            rotate=False,
+            value_dim=64,
+        ),
+        'fla_delta_net': _recurrent('fla', 'delta_net', 'delta_rule_chunkwise'),
+        'fla_gated_delta_net': _recurrent('fla', 'gated_delta_net', 'naive_chunk_gated_delta_rule'),
+        'fla_kimi_delta': _recurrent('fla', 'kimi_delta', 'naive_chunk_kda'),
+        'fla_retnet': _recurrent('fla', 'retnet', 'naive_retention', rotate=False, value_dim=64),
+        'fla_gla': _recurrent('fla', 'gla', 'naive_recurrent_gla', key_dim=64),
     },
 }

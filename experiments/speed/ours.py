@@ -20,6 +20,7 @@ from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment
+from longmem_jax.standalone import make_layer
 from longmem_jax.training.step import read_batch
 
 STREAM = 8  # segments of random tokens that are read in turn
@@ -135,6 +136,47 @@ def layer(case: Case, sizes: Sizes) -> Step:
     return Step(call_and_learn, lambda: learn.lower(*kept, x))
 
 
+def recurrent(case: Case, sizes: Sizes, documents: int = 0) -> Step:
+    """Steps of one recurrent layer: the gradients of its parameters and of what it reads.
+
+    `documents` begin inside of every row, `start` being [lanes, segment]; without any it is [lanes].
+    """
+    fields = dict(case.layer)
+    config = benchmark.get_config(f'memory={fields.pop("memory")}')
+    name = config.model.attention[0]
+    layer = make_layer(
+        name,
+        d_model=sizes.width,
+        num_heads=sizes.heads,
+        head_dim=sizes.head_dim,
+        segment_length=sizes.segment,
+        **(config.model[name].to_dict() | fields),
+    )
+    shape = (sizes.lanes, sizes.segment, sizes.width)
+    x, weights = (
+        jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32) for seed in (0, 1)
+    )
+    start = np.zeros(shape[: 2 if documents else 1], bool)
+    for lane in range(sizes.lanes if documents else 0):
+        for document in range(documents):  # where no chunk begins, and elsewhere in every lane
+            start[lane, (document + 1) * sizes.segment // (documents + 1) + lane - 1] = True
+    state = layer.start(sizes.lanes)
+    params = jax.jit(lambda: layer.init(jax.random.key(0), x, state))()['params']
+
+    def loss(params: Any, x: jax.Array, state: Any, start: jax.Array) -> Any:
+        y, state, _ = layer.apply({'params': params}, x, state, start=start)
+        return (y * weights).sum(), state
+
+    step = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+
+    def call() -> float:
+        nonlocal state
+        (value, state), _ = jax.block_until_ready(step(params, x, state, start))
+        return float(value)
+
+    return Step(call, lambda: step.lower(params, x, state, start))
+
+
 def prompt(case: Case, sizes: Sizes) -> Step:
     """Steps that read a prompt from its start and continue it, by the most likely tokens."""
     config = host.get_config(f'memory=none,segment={sizes.segment}')
@@ -169,4 +211,6 @@ def build(case: Case, sizes: Sizes) -> Step:
     """The step of a case: forward and backward, or a prompt."""
     if case.prompt:
         return prompt(case, sizes)
-    return layer(case, sizes) if case.config is None else model(case, sizes)
+    if case.config is None:
+        return (recurrent if 'memory' in case.layer else layer)(case, sizes)
+    return model(case, sizes)
