@@ -136,6 +136,17 @@ def layer(case: Case, sizes: Sizes) -> Step:
     return Step(call_and_learn, lambda: learn.lower(*kept, x))
 
 
+def starts(sizes: Sizes, documents: int) -> np.ndarray:
+    """Where documents begin inside of a segment, bool [lanes, segment]; without any none [lanes]."""
+    if not documents:
+        return np.zeros(sizes.lanes, bool)
+    start = np.zeros((sizes.lanes, sizes.segment), bool)
+    for lane in range(sizes.lanes):
+        for document in range(documents):  # in every lane elsewhere
+            start[lane, (document + 1) * sizes.segment // (documents + 1) + lane - 1] = True
+    return start
+
+
 def recurrent(case: Case, sizes: Sizes, documents: int = 0) -> Step:
     """Steps of one recurrent layer: the gradients of its parameters and of what it reads.
 
@@ -156,10 +167,7 @@ def recurrent(case: Case, sizes: Sizes, documents: int = 0) -> Step:
     x, weights = (
         jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32) for seed in (0, 1)
     )
-    start = np.zeros(shape[: 2 if documents else 1], bool)
-    for lane in range(sizes.lanes if documents else 0):
-        for document in range(documents):  # where no chunk begins, and elsewhere in every lane
-            start[lane, (document + 1) * sizes.segment // (documents + 1) + lane - 1] = True
+    start = starts(sizes, documents)
     state = layer.start(sizes.lanes)
     params = jax.jit(lambda: layer.init(jax.random.key(0), x, state))()['params']
 
