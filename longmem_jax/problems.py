@@ -187,7 +187,8 @@ def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[s
         tuple of words, or `(least, greatest)` numbers of the type of the first.
     """
     problems = [
-        f'{name}: not a field here, {nearest(name, allowed)}the fields are {", ".join(sorted(allowed))}'
+        f'{name}: not a field here, {nearest(name, allowed)}'
+        + (f'the fields are {", ".join(sorted(allowed))}' if allowed else 'there are none')
         for name in section
         if name not in allowed
     ]

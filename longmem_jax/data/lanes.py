@@ -120,7 +120,11 @@ class _Lane:
             self.document += 1
             self._empty += 1
             if self._empty > len(self._dataset.corpus):
-                raise UsageError('config.data: all documents are empty.')
+                raise UsageError(
+                    f'config.data: lane {self._lane} was given {self._empty:,} empty documents in a '
+                    f'row ({len(self._dataset.corpus):,} documents, {self._dataset.num_lanes} lanes); '
+                    'leave out those without text, or use another number of lanes'
+                )
         return self._current
 
     def fill(self, batch: Batch, segment: int, row: int, begin: int) -> bool:

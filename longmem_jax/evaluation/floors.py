@@ -124,6 +124,7 @@ def settings_of(config: Any, split: str) -> str:
     used += [evaluate.context, evaluate.max_test_segments]
     if config.data.source not in TASKS:
         used += [train.num_lanes, train.segment_length, train.segments_per_step, train.num_steps]
+        used += ['packed'] if train.packed else []
     return checksum(json.dumps(used, sort_keys=True).encode())
 
 

@@ -290,7 +290,7 @@ def test_a_thread_makes_a_few_batches_ahead_and_ends_with_its_reader():
 
 
 def test_problems():
-    with pytest.raises(UsageError, match='all documents are empty'):
+    with pytest.raises(UsageError, match='empty documents in a row'):
         next(iter(LaneDataset(corpus([0, 0]), range(1), 1, 4, 1, 0, True, None, None)))
     cursor = Cursor(np.zeros(3, np.int32), np.zeros(3, np.int32))
     with pytest.raises(ValueError, match='3 lanes for 2'):

@@ -182,6 +182,7 @@ def test_floors_are_shown_beside_results_of_the_same_settings(tmp_path):
         ('data', dict(seed=3)),
         ('evaluate', dict(max_test_segments=2)),
         ('train', dict(num_steps=3)),
+        ('train', dict(packed=True)),
     ):
         other = configuration()
         other[section].update(changes)
