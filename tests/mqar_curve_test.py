@@ -1,6 +1,7 @@
 """The curve of MQAR: cells are kept, all rates are shown, and a curve has the one that learned best."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +68,13 @@ def test_finished_cells_are_not_repeated(tmp_path, ran, capsys):
     assert line in text and line in capsys.readouterr().out
     assert '| `infini` | 16 | 0.002 | 2 |' in text and '10.5 (10.0 - 11.0)' in text
     assert text.rstrip().endswith('| 25.0 | 12.5 |'), 'chance is the last line'
+
+
+def test_the_page_has_the_published_numbers():
+    folder = Path(rows.__file__).parent
+    page = folder / 'mqar_curve.md'
+    for line in mqar_curve.table(mqar_curve.collect(folder)).splitlines():
+        assert line in page.read_text(), f'put this line into {page}: {line}'
 
 
 def test_cells_that_were_brought_are_not_repeated(tmp_path, ran):
