@@ -313,9 +313,8 @@ class LayerType:
         it has none.
       extra: `fields -> (leading, trailing)`, numbers of its extra tokens, if it stands around blocks.
       between: it stands around blocks and has a part between attention and feed-forward layer.
-      inside: of one that stands around blocks: the attention layer that it is around outside of this
-        library's models, and that one's fields that differ from the defaults. Of a feed-forward layer:
-        the attention layer of its toy in the conformance suite, with a memory if this layer has one.
+      inside: the attention layer that one around blocks is around outside of this library's models, and
+        that one's fields that differ from the defaults; of a feed-forward layer, that of its toy.
     """
 
     module: type

@@ -7,7 +7,7 @@ is a segment and each question is another. Rows:
   armt, recurrent: begin with 2 pairs, then 4, then up to 15, as the curriculum of the ARMT paper does;
   at_once: `armt` with all sizes from the beginning, and as many tokens as all stages have.
 DIR/ROW/SEED.json has the shares of right answers, and is not measured again. DIR/pairs.json has those of
-all rows, and of rules without a model.
+the rows and seeds that were asked for, and of rules without a model.
 """
 
 import json

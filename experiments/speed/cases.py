@@ -99,10 +99,10 @@ def _expiring(limit: int, ramp: int, share: float) -> dict[str, Any]:
     )
 
 
-def _recurrent(of: str, memory: str, label: str, compiled: bool = False, **fields: Any) -> Case:
+def _recurrent(of: str, memory: str, label: str, **fields: Any) -> Case:
     """One recurrent layer, next to that of a library `of` PyTorch."""
-    peer = dict(of=of, memory=memory, compiled=compiled)
-    return Case(label, config=None, fill=3, layer=dict(memory=memory, **fields), peer=peer)
+    layer, peer = dict(memory=memory, **fields), dict(of=of, memory=memory)
+    return Case(label, config=None, fill=3, layer=layer, peer=peer)
 
 
 CASES = {

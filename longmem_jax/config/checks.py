@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config.base import base
-from longmem_jax.config.model_checks import model_problems, training_problems
+from longmem_jax.config.model_checks import model_problems, packing_problems, training_problems
 from longmem_jax.config.sections import in_use, sections
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
@@ -19,7 +19,6 @@ from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, no_field
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
-from longmem_jax.models.stack import without_starts
 from longmem_jax.problems import above, at_least, at_most, between, require_none, under
 from longmem_jax.registry import brought, foreign
 
@@ -61,6 +60,7 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
     problems = model_problems(config.model, config.train.segment_length)
     if not problems:  # it reads the fields, which must be sound
         problems = training_problems(config.model, config.train.segment_length)
+        problems += packing_problems(config.model) if config.train.packed else []
     try:
         evaluated = model_problems(evaluation_model(config), config.evaluate.segment_length)
         problems += [
@@ -80,7 +80,6 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
     problems += (
         _numbers(config)
         + _gradient(config.train)
-        + _packed(config)
         + prng_problems(config)
         + _optimizer(config)
         + _of_own(config)
@@ -239,28 +238,6 @@ def _gradient(train: Any) -> list[str]:
         f'config.train.gradient_segments = {train.gradient_segments}: must be 0 (all) or at most '
         f'config.train.segments_per_step = {train.segments_per_step}'
     ]
-
-
-def _packed(config: Any) -> list[str]:
-    """Problems of documents that begin inside of segments."""
-    model = config.model
-    if not config.train.packed or any(name not in LAYERS for name in used(model)):
-        return []
-    where = 'config.train.packed = True'
-    if model.kind != 'language_model':
-        return [f'{where}: is for language models; config.model.kind = {model.kind!r}']
-    others = without_starts(model)
-    if others:
-        return [
-            f'{where}: {", ".join(others)} in config.model cannot begin a document inside of a segment; '
-            "use layers that do, such as 'delta_net' with 'dense', or packed = False"
-        ]
-    if model.position != 'none':
-        return [
-            f'{where}: config.model.position = {model.position!r} counts from the begin of a segment; '
-            "use 'none', or packed = False"
-        ]
-    return []
 
 
 def _loss_weights(config: Any) -> list[str]:

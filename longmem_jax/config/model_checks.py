@@ -76,6 +76,24 @@ def training_problems(model: Any, segment_length: int) -> list[str]:
     ]
 
 
+def packing_problems(model: Any) -> list[str]:
+    """Why a sound `config.model` cannot begin documents inside of segments; [] = it can."""
+    where = 'config.train.packed = True'
+    if model.kind != 'language_model':
+        return [f'{where}: is for language models; config.model.kind = {model.kind!r}']
+    if others := stack.without_starts(model):
+        return [
+            f'{where}: {", ".join(others)} in config.model cannot begin a document inside of a segment; '
+            "use layers that do, such as 'delta_net' with 'dense', or packed = False"
+        ]
+    if model.position != 'none':
+        return [
+            f'{where}: config.model.position = {model.position!r} counts from the begin of a segment; '
+            "use 'none', or packed = False"
+        ]
+    return []
+
+
 def _stack(model: Any, name: str, registry: Mapping[str, Any]) -> list[str]:
     """Problems of a stack, such as `attention`: the names of its layers."""
     layers = tuple(model[name])

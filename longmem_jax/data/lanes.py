@@ -235,8 +235,7 @@ class LaneDataset:
             while (index := self.index(lane, document)) is not None:
                 segments[lane] += -(-lengths[index] // unit)
                 document += 1
-        if self.packed:
-            segments = -(-segments // self.segment_length)
+        segments = -(-segments * unit // self.segment_length)
         return int(-(-segments.max() // self.segments_per_batch))
 
     def __iter__(self) -> Iterator[tuple[Batch, Cursor]]:

@@ -21,7 +21,6 @@ from jax.typing import DTypeLike
 from longmem_jax.contract import Entry, LayerType, ModelSettings, Recipe, Recipes, Scale
 from longmem_jax.layers import initializers, rows_product
 from longmem_jax.layers.dropout import Dropout
-from longmem_jax.layers.token_shift import Shifted, mixed
 from longmem_jax.memory import rwkv7
 from longmem_jax.segment import Aux, Segment, no_aux
 
@@ -44,16 +43,6 @@ def drawn_mix(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.flo
     1 - c^`POWER` for channels c from 0 to 1.
     """
     return 1 - (jnp.arange(shape[0], dtype=dtype) / shape[0]) ** POWER
-
-
-def toward_before(mix: jax.Array) -> Callable[[Shifted], jax.Array]:
-    """`x' = x + mu (x_prev - x)` for `layers.token_shift.mixed`; mix [d_model]."""
-
-    def of(shifted: Shifted) -> jax.Array:
-        before, own = shifted(0), shifted(1)
-        return own + mix.astype(own.dtype)[None] * (before - own)
-
-    return of
 
 
 class ChannelMixing(nn.Module):
@@ -81,6 +70,7 @@ class ChannelMixing(nn.Module):
                 kernel_init=axes(initializers.kernel(settings, residual=residual), names),
             )
 
+        self.before = rwkv7.TokenBefore(settings)
         self.mix = self.param('mix', axes(drawn_mix, ('embed',)), (settings.d_model,))
         self.up = linear(settings.d_feed_forward, ('embed', 'mlp'))
         self.down = linear(settings.d_model, ('mlp', 'embed'), residual=True)
@@ -103,14 +93,15 @@ class ChannelMixing(nn.Module):
           start: bool [batch, n], documents begin with these tokens; None = with none.
           train: dropout is on.
         """
-        seen = toward_before(self.mix)
-        x, recent = mixed(seen, self.normalize(x), state.recent, count, start)
-        hidden = jnp.square(jax.nn.relu(self.up(x)))
+        x = self.normalize(x)
+        before, recent = self.before(x, state.recent, count, start)
+        share = self.mix.astype(x.dtype)[None, None]
+        hidden = jnp.square(jax.nn.relu(self.up(x + share * (before - x))))
         return self.down(self.drop(hidden, deterministic=not train)), ChannelState(recent)
 
     def initial_state(self, batch_size: int) -> ChannelState:
         """Zeros, [batch_size, 1, d_model] of the compute dtype."""
-        return ChannelState(jnp.zeros((batch_size, 1, self.settings.d_model), self.settings.dtype))
+        return ChannelState(self.before.initial_state(batch_size))
 
     def __call__(
         self, x: jax.Array, state: ChannelState, segment: Segment, *, train: bool

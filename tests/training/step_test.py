@@ -148,11 +148,13 @@ def test_packed_documents_are_scored_as_those_that_are_apart(memory):
 
 
 def test_packing_is_for_models_that_reset_their_memories_inside_of_a_segment():
-    config = small('gated_delta_net', packed=True)
-    assert not checks.find_problems(config, 1)
-    config.model.attention = ('transformer_xl',)
-    (problem,) = [each for each in checks.find_problems(config, 1) if 'packed' in each]
+    assert not checks.find_problems(small('gated_delta_net', packed=True), 1)
+    (problem,) = checks.find_problems(small('transformer_xl', packed=True), 1)
     assert 'packed = True: transformer_xl in config.model cannot begin' in problem
+    positions = small('gated_delta_net', packed=True)
+    positions.model.position = 'sinusoidal'
+    (problem,) = checks.find_problems(positions, 1)
+    assert "position = 'sinusoidal' counts from the begin of a segment" in problem
 
 
 def test_z_loss_is_the_mean_square_of_the_denominators_logarithm():

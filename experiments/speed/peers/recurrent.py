@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 CONVOLUTION, CHUNK = 4, 64
-# Memory to the function of fla and, if there are any: the width of the gate by channel, and the output
-# gate's map ('silu' whole, 'sigmoid' through as many numbers as a head has).
+# Memory to the module of fla and its function.
 FLA = {
     'delta_net': ('delta_rule', 'delta_rule_chunkwise'),
     'gated_delta_net': ('gated_delta_rule', 'naive_chunk_gated_delta_rule'),
@@ -161,7 +160,7 @@ class Around(nn.Module):
 
 
 def build(settings: dict[str, Any], sizes: Any) -> Callable[[], float]:
-    """Steps that compute all gradients of one layer; `settings`: of, memory, compiled."""
+    """Steps that compute all gradients of one layer; `settings`: of, memory."""
     torch.manual_seed(0)
     layer = (of_transformers if settings['of'] == 'transformers' else Around)(
         settings['memory'], sizes
@@ -173,12 +172,11 @@ def build(settings: dict[str, Any], sizes: Any) -> Callable[[], float]:
     more: dict[str, Any] = {}
     if settings['memory'] == 'retnet' and settings['of'] == 'transformers':
         more = dict(position_embeddings=None, attention_mask=None)
-    run = torch.compile(layer) if settings['compiled'] else layer
 
     def call() -> float:
         layer.zero_grad()
         x.grad = None
-        y = run(x, **more)
+        y = layer(x, **more)
         loss = ((y[0] if isinstance(y, tuple) else y) * weights).sum()
         loss.backward()
         return loss.item()
