@@ -143,7 +143,9 @@ def get_config(arg=''):
             return
         if name == 'state':
             data.source = 'state_tracking'
-            data.task = shared | dict(group=sizes['group'], lengths=sizes['products'])
+            data.task = shared | dict(
+                group=sizes['group'], elements='all', lengths=sizes['products']
+            )
             new_segment(
                 config, str(sizes['products'][-1] // 2)
             )  # what is before it is the memory's

@@ -27,6 +27,7 @@ CASES = {
        ('passkey', 'needles', 'associative', 'copy')},
     **{f'state_tracking, {group}': ('state_tracking', STATES | dict(group=group))
        for group in ('S5', 'A5', 'Z60', 'A4_x_Z5')},
+    'state_tracking, swaps': ('state_tracking', STATES | dict(elements='swaps')),
 }  # fmt: skip
 
 
@@ -206,3 +207,11 @@ def test_a_product_is_known_from_the_beginning_only():
     for before in (0, 5, 7):
         wanted = (before + 1 + (7 - before) / 60) / 8
         assert accuracy('state_tracking', settings, 'product', before) == pytest.approx(wanted)
+
+
+def test_one_swap_that_was_not_seen_leaves_few_products():
+    """Of S3, one of four equal elements is unknown; after two, none at all is the likeliest."""
+    settings = STATES | dict(group='S3', elements='swaps', lengths=(3,), eval_documents=4000)
+    for before, wanted in ((2, 1), (1, (2 + 1 / 4) / 3), (0, (1 + 1 / 4 + 1 / 4) / 3)):
+        found = accuracy('state_tracking', settings, 'product', before)
+        assert found == pytest.approx(wanted, abs=0.01)
