@@ -84,10 +84,22 @@ ROWS = {
     'knn_lm_wikitext103, fused': Row('knn_lm_wikitext103', FUSED, EIGHT),
     'pkm_lm, fused': Row('pkm_lm', FUSED, note='(3)'),
     'slimpajama_340m': Row('slimpajama_340m'),
-    'slimpajama_340m, kimi_delta': Row('slimpajama_340m:memory=kimi_delta'),
-    'slimpajama_340m, gla': Row('slimpajama_340m:memory=gla'),
-    'slimpajama_340m, mamba2': Row('slimpajama_340m:memory=mamba2'),
-    'slimpajama_340m, rwkv7': Row('slimpajama_340m:memory=rwkv7'),
+    **{
+        f'slimpajama_340m, {memory}': Row(f'slimpajama_340m:memory={memory}')
+        for memory in (
+            'delta_net',
+            'kimi_delta',
+            'retnet',
+            'gla',
+            'mamba2',
+            'rwkv7',
+            'ttt_linear',
+            'titans',
+            'armt',
+            'hippocampus',
+            'moba',
+        )
+    },
     'memformer_wikitext103': Row(
         'memformer_wikitext103', encoder='memformer.num_encoder_layers', note='(5)'
     ),
