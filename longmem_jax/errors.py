@@ -202,3 +202,24 @@ def disk_errors() -> Iterator[None]:
             f'{name if isinstance(name, str) else "a file"}: cannot be read or written '
             f'({os.strerror(number)}). Correct this and run the same command.'
         ) from error
+
+
+SPARING = (
+    'To need less: fewer lanes (--config.train.num_lanes, --config.evaluate.num_lanes), shorter '
+    'segments, --config.model.dtype=bfloat16; in training --config.model.remat=dots_saveable or '
+    '--config.train.remat=True, and with a large vocabulary --config.model.loss_blocks=8. '
+    '--mode=compile says what a step needs; docs/training.md has more.'
+)
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turns a device that has too little memory for a program or its arrays into `UsageError`."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if type(error).__name__ != 'JaxRuntimeError' or 'RESOURCE_EXHAUSTED' not in text:
+            raise
+        said = text.splitlines()[0].partition('RESOURCE_EXHAUSTED: ')[2].rstrip('.')[:200]
+        raise UsageError(f'Too little memory on the device ({said}). {SPARING}') from error

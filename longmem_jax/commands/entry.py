@@ -29,6 +29,7 @@ from longmem_jax.errors import (
     MESSAGE,
     UsageError,
     disk_errors,
+    memory_errors,
     nearest,
     said_last,
     visible,
@@ -95,7 +96,7 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
             if len(argv) > 1:
                 raise UsageError(f'unknown arguments {argv[1:]}: options begin with --')
             stopping.require_none()  # a library may have swallowed one
-            with disk_errors():
+            with disk_errors(), memory_errors():
                 from longmem_jax.devices import programs
 
                 programs.keep_programs()

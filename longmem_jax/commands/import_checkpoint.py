@@ -43,7 +43,7 @@ FORMATS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 # Fields that the weights do not depend on: the config may set them freely.
 FREE = (
     'dropout', 'attention_dropout', 'residual_dropout', 'embedding_dropout', 'layer_drop', 'dtype',
-    'init', 'init_std', 'embedding_std', 'scale_residual_init', 'kernels', 'remat',
+    'init', 'init_std', 'embedding_std', 'scale_residual_init', 'kernels', 'remat', 'loss_blocks',
     *transformer_xl.FREE, *transformer_sequential.FREE,
 )  # fmt: skip
 # What the authors' programs take: sizes must be possible, the others are compared with the config.

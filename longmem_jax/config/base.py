@@ -79,6 +79,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         # What a block keeps for the backward pass, the rest is computed again: '' = everything, or a
         # policy of JAX: 'dots_saveable', 'dots_with_no_batch_dims_saveable', 'nothing_saveable'.
         remat='',
+        loss_blocks=1,  # parts of a segment of which one has logits at a time, for large vocabularies
         layer_drop=0.0,  # share of blocks skipped per training step
         init_std=0.0,  # standard deviation of 'normal' kernels, and of tables; 0 = d_model**-0.5
         embedding_std=0.0,  # the same for token vectors, before they are scaled; 0 = init_std

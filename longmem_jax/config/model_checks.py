@@ -29,7 +29,7 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
     too_large += at_most({'segment_length': segment_length}, LONGEST)
     if too_large:
         return too_large  # the other rules make lists of that length
-    problems = at_least(model, 1, 'vocab_size', 'd_embed')
+    problems = at_least(model, 1, 'vocab_size', 'd_embed', 'loss_blocks')
     problems += at_least(model, 0, 'embedding_std', 'cache_tokens')
     problems += size_problems(model)
     problems += one_of(

@@ -183,7 +183,7 @@ def attributes_of(model: Any) -> dict[str, Any]:
 FREE = frozenset(
     """
     dropout residual_dropout embedding_dropout attention_dropout layer_drop init init_std embedding_std
-    scale_residual_init dtype kernels remat cache_tokens cache_dtype
+    scale_residual_init dtype kernels remat loss_blocks cache_tokens cache_dtype
     """.split()
 )
 

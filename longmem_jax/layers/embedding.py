@@ -43,6 +43,7 @@ class Embedding(nn.Module):
         standard deviation; see `initializers.by_scheme`.
       dtype: dtype of activations; logits and losses are at least float32.
       softmax: whether there are logits at all; encoders have none.
+      blocks: parts of a segment that `nll` computes one after the other; no more logits exist at once.
     """
 
     vocab_size: int
@@ -61,6 +62,7 @@ class Embedding(nn.Module):
     init_std: float
     dtype: jnp.dtype
     softmax: bool = True
+    blocks: int = 1
 
     def setup(self) -> None:
         axes = initializers.with_axes
@@ -248,16 +250,21 @@ class Embedding(nn.Module):
         Args:
           hidden: [batch, n, d_model].
           targets: int32 [batch, n].
-
         """
+        # Or XLA for TPUs puts the derivative of what gave `hidden` into the product over all tokens that
+        # gives its own derivative, which then takes almost twice as long.
+        hidden = jax.lax.optimization_barrier(hidden)
+        if self.blocks == 1:
+            return self._nll(hidden, targets)
+        return _in_blocks(self._nll, self.blocks, hidden, targets)
+
+    def _nll(self, hidden: jax.Array, targets: jax.Array) -> Scores:
+        """`nll` with all logits at once."""
         edges = self._edges()
 
         def pick(logits: jax.Array, index: jax.Array) -> jax.Array:
             return jnp.take_along_axis(logits, index[..., None], axis=-1)[..., 0]
 
-        # Or XLA for TPUs puts the derivative of what gave `hidden` into the product over all tokens that
-        # gives its own derivative, which then takes almost twice as long.
-        hidden = jax.lax.optimization_barrier(hidden)
         head = self._cluster_logits(hidden, 0)
         log_z = jax.nn.logsumexp(head, axis=-1)
         if not self.cutoffs:
@@ -283,6 +290,26 @@ class Embedding(nn.Module):
             likeliest = jnp.where(score > highest, top + edges[i], likeliest)
             highest = jnp.maximum(score, highest)
         return Scores(nll, log_z, likeliest == targets)
+
+
+def _in_blocks(
+    function: Callable[..., Scores], blocks: int, hidden: jax.Array, targets: jax.Array
+) -> Scores:
+    """`function(hidden, targets)` of one part of the tokens at a time, again so for its derivatives."""
+    n = hidden.shape[1]
+    size = -(-n // blocks)
+    number = -(-n // size)
+
+    def parts(array: jax.Array) -> jax.Array:
+        room = ((0, 0), (0, number * size - n)) + ((0, 0),) * (array.ndim - 2)
+        array = jnp.pad(array, room).reshape(len(array), number, size, *array.shape[2:])
+        return jnp.moveaxis(array, 1, 0)
+
+    of_part = jax.checkpoint(function, prevent_cse=False)
+    scores = jax.lax.map(lambda part: of_part(*part), (parts(hidden), parts(targets)))
+    return jax.tree.map(
+        lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(len(hidden), -1)[:, :n], scores
+    )
 
 
 def _rounded(array: jax.Array) -> jax.Array:

@@ -300,6 +300,7 @@ def make_embedding(config: Any, num_positions: int, softmax: bool = True) -> Emb
         init_std=init_std(config),
         dtype=jnp.dtype(config.dtype),
         softmax=softmax,
+        blocks=config.loss_blocks,
         name='embedding',
     )
 

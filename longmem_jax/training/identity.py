@@ -51,9 +51,10 @@ def settings_of(config: Any) -> dict[str, Any]:
 
 
 def model_of(config: Any) -> dict[str, Any]:
-    """`config.model` as a checkpoint keeps it: without `kernels` and `remat`, which change no number."""
+    """`config.model` as a checkpoint keeps it: without what changes no number."""
     model = config.model.to_dict()
-    return {name: value for name, value in model.items() if name not in ('kernels', 'remat')}
+    left_out = ('kernels', 'remat', 'loss_blocks')
+    return {name: value for name, value in model.items() if name not in left_out}
 
 
 def run_of(directory: Path) -> str | None:

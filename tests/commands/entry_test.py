@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import pytest
 
 from configs import quickstart
 from longmem_jax.commands import entry
 from longmem_jax.config import files
-from longmem_jax.errors import UsageError, disk_errors
+from longmem_jax.errors import UsageError, disk_errors, memory_errors
 from tests import processes
 
 
@@ -123,3 +124,13 @@ def test_a_problem_of_a_disk_is_a_message():
     for error in (FileNotFoundError(errno.ENOENT, 'No such file', 'x'), KeyError('x')):
         with pytest.raises(type(error)), disk_errors():
             raise error
+
+
+def test_too_little_memory_is_a_message():
+    wanted = (
+        r'Too little memory on the device \(Out of memory .* 4000000000000 bytes\)\. To need less: '
+    )
+    with pytest.raises(UsageError, match=wanted), memory_errors():
+        jnp.zeros((10**12,), jnp.float32)
+    with pytest.raises(ValueError, match='another'), memory_errors():
+        raise ValueError('another RESOURCE_EXHAUSTED')

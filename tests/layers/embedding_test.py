@@ -50,27 +50,28 @@ def plain_costs(logits, targets):
 
 
 @pytest.mark.parametrize(
-    'dtype, close, width, tied',
+    'dtype, close, width, tied, blocks',
     [
-        ('float32', 1e-5, 16, True),
-        ('float32', 1e-5, 12, True),
-        ('bfloat16', 1e-2, 16, False),
+        ('float32', 1e-5, 16, True, 1),
+        ('float32', 1e-5, 12, True, 7),  # the last part has fewer tokens
+        ('bfloat16', 1e-2, 16, False, 5),
+        ('float32', 1e-5, 16, False, 60),  # more than there are tokens
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                ('float32', 1e-5, 16, False),
-                ('bfloat16', 1e-2, 16, True),
-                ('bfloat16', 1e-2, 12, True),
+                ('float32', 1e-5, 16, False, 1),
+                ('bfloat16', 1e-2, 16, True, 1),
+                ('bfloat16', 1e-2, 12, True, 1),
             )
         ),
     ],
 )
-def test_targets_cost_what_all_logits_say(dtype, close, width, tied):
+def test_targets_cost_what_all_logits_say(dtype, close, width, tied, blocks):
     """In bfloat16 their logits come from the table itself, and gradients are rounded once."""
     layer = Embedding(
         vocab_size=40, d_model=16, d_embed=width, cutoffs=(), div_val=1, tie_weights=tied,
         tie_projections=(True,), output_bias=True, scale=False, position='none', num_positions=1,
-        std=1.0, scheme='normal', init_std=1.0, dtype=jnp.dtype(dtype),
+        std=1.0, scheme='normal', init_std=1.0, dtype=jnp.dtype(dtype), blocks=blocks,
     )  # fmt: skip
     tokens, targets = np.random.default_rng(0).integers(0, 40, (2, 3, 50)).astype(np.int32)
     start = jnp.zeros((3,), jnp.int32)
@@ -96,6 +97,8 @@ def test_targets_cost_what_all_logits_say(dtype, close, width, tied):
 
     run = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
     (found, parts), gradient = run(params, False)
+    program = run.lower(params, False).as_text()
+    assert ('tensor<3x50x40x' in program) == (blocks == 1), 'logits of all tokens exist at once'
     (wanted, plain), plain_gradient = run(params, True)
     assert 0 < plain[2].mean() < 1
     np.testing.assert_array_equal(parts[2], plain[2])
@@ -121,12 +124,12 @@ def test_second_derivatives_come_through_the_targets():
     np.testing.assert_array_equal(second, [[[0.0, 2.0, 0.0]]])
 
 
-def tied_loss(params, tokens, cutoffs=(), compiled=True):
+def tied_loss(params, tokens, cutoffs=(), compiled=True, blocks=1):
     """Costs of tokens by the vectors that embedded them, of a layer with a table of 48 x 16."""
     layer = Embedding(
         vocab_size=48, d_model=16, d_embed=16, cutoffs=cutoffs, div_val=1, tie_weights=True,
         tie_projections=(False,) * 3, output_bias=True, scale=False, position='none', num_positions=1,
-        std=1.0, scheme='normal', init_std=1.0, dtype=jnp.dtype('float32'),
+        std=1.0, scheme='normal', init_std=1.0, dtype=jnp.dtype('float32'), blocks=blocks,
     )  # fmt: skip
 
     def cost(module, tokens):
@@ -140,12 +143,19 @@ def tied_loss(params, tokens, cutoffs=(), compiled=True):
 
 
 MESHES = dict(data=4), dict(data=2, fsdp=2), dict(data=2, tensor=2)
-LANES = {'plain': (8, ()), 'undivided': (6, ()), 'clusters': (8, (12, 30))}
-QUICK = (0, 'plain'), (1, 'undivided'), (2, 'clusters')  # every mesh and every kind of lanes once
+LANES = {
+    'plain': (8, (), 1), 'undivided': (6, (), 1), 'clusters': (8, (12, 30), 1), 'blocks': (8, (), 3),
+}  # fmt: skip
+QUICK = (
+    (0, 'plain'),
+    (1, 'undivided'),
+    (2, 'clusters'),
+    (2, 'blocks'),
+)  # every mesh and every kind of lanes once
 
 
 @pytest.mark.parametrize(
-    'sizes, lanes, cutoffs',
+    'sizes, lanes, cutoffs, blocks',
     [
         pytest.param(
             sizes,
@@ -157,12 +167,12 @@ QUICK = (0, 'plain'), (1, 'undivided'), (2, 'clusters')  # every mesh and every 
         for kind in LANES
     ],
 )
-def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes, cutoffs):
+def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes, cutoffs, blocks):
     """Their uses are added up on every device; lanes that do not divide have the same numbers."""
     mesh = make_mesh(sizes, jax.devices()[:4])
     tokens = np.random.default_rng(0).integers(0, 48, (lanes, 10)).astype(np.int32)
     params = tied_loss(None, tokens, cutoffs)
-    slope = jax.value_and_grad(functools.partial(tied_loss, cutoffs=cutoffs))
+    slope = jax.value_and_grad(functools.partial(tied_loss, cutoffs=cutoffs, blocks=blocks))
     divide = lanes % (sizes['data'] * sizes.get('fsdp', 1)) == 0
     by_vocab = jax.tree.map(lambda _: NamedSharding(mesh, P('tensor')), params)
     with jax.set_mesh(mesh):
@@ -170,6 +180,7 @@ def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes, cutoffs):
         step = jax.jit(slope, in_shardings=given, out_shardings=(replicated(mesh), by_vocab))
         program = step.lower(params, tokens).compile()
         found = program(*jax.device_put((params, tokens), given))
+    slope = jax.value_and_grad(functools.partial(tied_loss, cutoffs=cutoffs))
     chex.assert_trees_all_close(found, jax.jit(slope)(params, tokens), atol=1e-6)
     exchanged = sum(
         int(rows)
