@@ -3,11 +3,12 @@
 python -m longmem_jax.main --config=configs/leaderboard.py:task=mqar,memory=infini --workdir=DIR
 `:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `surface`
 (the same with 1, 4 or 16 pairs and a distance between list and questions), `state` (products in the
-group S5; with `:tiny` S3), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last two need `pip install
--e '.[ruler]'`), `qa1` to `qa3` (BABILong, among the standard library's docstrings), `stdlib` (bytes of
-Python's standard library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of
-64, for two cores. This is not an experiment of a paper; `python -m experiments.leaderboard` runs it
-for all memories and makes the table, with feed-forward layers of a width that makes parameters equal.
+group S5; with `:tiny` S3), `swaps` (products of swaps in S5), `copying` (words among blanks, then the
+words), `vt`, `fwe`, `niah_single_1`, `cwe` (RULER; the last two need `pip install -e '.[ruler]'`),
+`qa1` to `qa3` (BABILong, among the standard library's docstrings), `stdlib` (bytes of Python's standard
+library) or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two cores.
+This is not an experiment of a paper; `python -m experiments.leaderboard` runs it for all memories and
+makes the table, with feed-forward layers of a width that makes parameters equal.
 In RULER, BABILong and `surface` a step has at least as many tokens per lane as the longest document;
 who sets `train.segment_length` sets `train.segments_per_step` too.
 All attention sees half of the token before (`token_shift`), and in RULER and BABILong, where what is
@@ -25,7 +26,7 @@ from longmem_jax.config.variants import new_segment, one_of, variant
 RULER = ('vt', 'fwe', 'niah_single_1', 'cwe')
 BABILONG = ('qa1', 'qa2', 'qa3')
 DELTA_RULES = ('delta_net', 'gated_delta_net', 'kimi_delta')
-TASKS = ('mqar', 'surface', 'state', *RULER, *BABILONG, 'stdlib', 'text')
+TASKS = ('mqar', 'surface', 'state', 'swaps', 'copying', *RULER, *BABILONG, 'stdlib', 'text')
 
 
 def get_config(arg=''):
@@ -68,6 +69,8 @@ def get_config(arg=''):
         babilong_steps=20_000,
         group='S5',
         products=(4, 8, 16, 32, 64),
+        swaps_steps=20_000,
+        copying=256,  # tokens of a document, as in MAD
     )
 
     def tiny(config):
@@ -99,6 +102,8 @@ def get_config(arg=''):
             babilong_steps=1500,
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
+            swaps_steps=2000,
+            copying=128,
         )
 
     def a_fifth_more(longest):
@@ -141,16 +146,24 @@ def get_config(arg=''):
             config.model.vocab_size = sizes['vocabulary']
             data.tokenizer = dict(kind='bpe', path='', size=sizes['vocabulary'])
             return
-        if name == 'state':
+        if name in ('state', 'swaps'):
             data.source = 'state_tracking'
-            data.task = shared | dict(
-                group=sizes['group'], elements='all', lengths=sizes['products']
-            )
-            new_segment(
-                config, str(sizes['products'][-1] // 2)
-            )  # what is before it is the memory's
+            own = dict(group=sizes['group'], elements='all', lengths=sizes['products'])
+            if name == 'swaps':
+                own.update(group='S5', elements='swaps')
+                config.train.num_steps = sizes['swaps_steps']
+            data.task = shared | own
+            # What is before a segment is the memory's.
+            new_segment(config, str(sizes['products'][-1] // 2))
             # Made for this: without them a delta rule cannot turn what it holds into its opposite.
             memories.update(dict.fromkeys(DELTA_RULES, given(negative_eigenvalues=True)))
+            return
+        if name == 'copying':
+            data.source = 'mad'
+            own = dict(kind='copying', length=sizes['copying'], num_words=16, num_copied=16)
+            own.update(num_noise=0, noise=0.0, key_length=1, value_length=1, train_on_text=False)
+            data.task = shared | own
+            config.train.segments_per_step = sizes['copying'] // config.train.segment_length
             return
         data.source = 'mqar'
         if name == 'surface':

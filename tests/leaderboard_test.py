@@ -228,7 +228,7 @@ def test_a_surface_is_taken_up_where_it_was_left(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('column', ['state', 'vt', 'qa1'])
+@pytest.mark.parametrize('column', ['state', 'swaps', 'copying', 'vt', 'qa1'])
 def test_a_benchmark_is_asked_by_length(column, tmp_path, monkeypatch, capsys):
     """Documents 1 and 4 times as long as in training; rules are beside them."""
     monkeypatch.setattr(columns, 'MOST_TIMES', dict.fromkeys(columns.MOST_TIMES, 4))

@@ -98,22 +98,30 @@ def surface(config: Any, size: str) -> list[Asked]:
 def by_length(config: Any, size: str) -> list[Asked]:
     """Documents as long as the longest of training, and 4, 16, ... times as long.
 
-    Chance is a label of BABILong's six, an element of the group in state tracking, and of RULER nothing.
+    Chance is a label of BABILong's six, an element of the group in state tracking, one of the words that
+    are copied, and of RULER nothing.
     """
     task, lanes, source = config.data.task, config.evaluate.num_lanes, config.data.source
-    tracking = source == 'state_tracking'
-    chance = 1 / 6 if source == 'babilong' else 0.0
-    if tracking:
-        chance = 1 / len(state_tracking.group(task.group)[0])
+    chance, parts = 1 / 6 if source == 'babilong' else 0.0, False
+    if source == 'state_tracking':
+        chance, parts = 1 / len(state_tracking.group(task.group)[0]), True
+    if source == 'mad':
+        chance, parts = 1 / (task.num_words - 2), True  # without the blank and the mark
     most = MOST_TIMES[source, size]
     asked, times = [], 1
     while times <= most:
-        length = task.lengths[-1] * times
+        length = longest(task) * times
         documents = LEAST_ANSWERS if length < FAR else lanes if length < FARTHEST else FEW
-        fields = dict(lengths=(length,), eval_documents=documents)
-        asked.append(Asked(source, f'{times}x', fields, chance, reset=tracking, parts=tracking))
+        of_length = dict(lengths=(length,)) if 'lengths' in task else dict(length=length)
+        fields = of_length | dict(eval_documents=documents)
+        asked.append(Asked(source, f'{times}x', fields, chance, reset=parts, parts=parts))
         times *= 4
     return asked
+
+
+def longest(task: Any) -> int:
+    """Tokens of the longest documents of a task, by its fields."""
+    return task['lengths'][-1] if 'lengths' in task else task['length']
 
 
 # How many times the longest of training, by source and size: on two cores what takes minutes.
@@ -122,6 +130,7 @@ MOST_TIMES = {
     ('babilong', 'tiny'): 256,
     **dict.fromkeys((('ruler', ''), ('ruler', 'tiny')), 64),
     **dict.fromkeys((('state_tracking', ''), ('state_tracking', 'tiny')), 64),
+    **dict.fromkeys((('mad', ''), ('mad', 'tiny')), 64),
 }
 SURFACE = {str(keys): f'Recall: {keys} key{"s" * (keys > 1)}' for keys in KEYS}
 OLD = dict(passkey='Passkey (old)', needles='Needles (old)', copy='Copy of four digits (old)')
@@ -135,6 +144,8 @@ COLUMNS = {
         Column('mqar', {'mqar': 'MQAR'}, ANSWERS, by_pairs),
         Column('surface', SURFACE, ANSWERS, surface, NEAR_CHANCE),
         Column('state', {'state_tracking': 'State tracking'}, ANSWERS, by_length, NOTHING_LEFT),
+        Column('swaps', {'state_tracking': 'Products of swaps'}, ANSWERS, by_length, NOTHING_LEFT),
+        Column('copying', {'mad': 'Selective copying'}, ANSWERS, by_length, NOTHING_LEFT),
         *(
             Column(name, {'ruler': f'RULER: {name}'}, ANSWERS, by_length, NOTHING_LEFT)
             for name in leaderboard.RULER

@@ -35,7 +35,7 @@ def of_column(column: columns.Column, by_row: dict[str, dict[int, dict[str, Any]
         if not rule.endswith('the question'):
             shown.append([rule, '', ''] + ['' if s is None else f'{100 * s:.0f}' for s in found])
     config = rows.config_of(rows.BASELINE, 'tiny', column.task)
-    lengths = {each.size: each.task['lengths'][-1] for each in column.asked(config, 'tiny')}
+    lengths = {each.size: columns.longest(each.task) for each in column.asked(config, 'tiny')}
     heads = [f'{lengths[size]:,}' for size in sizes]
     return markdown.table(['row', 'seeds', 'state, kB', *heads], shown)
 
