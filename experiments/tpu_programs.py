@@ -31,7 +31,11 @@ PAGE = TABLE.parent.parent / 'docs' / 'tpu.md'
 FUSED = {'kernels': 'fused'}
 APPROXIMATE = {'memorizing.search': 'approximate'}
 # By chip: bfloat16 operations and bytes per second, of its data sheet, and cycles per second.
-PEAKS = {'v5e': (197e12, 819e9, 1.5e9), 'v5p': (459e12, 2765e9, 1.75e9)}
+PEAKS = {
+    'v5e': (197e12, 819e9, 1.5e9),
+    'v5p': (459e12, 2765e9, 1.75e9),
+    'v6e': (918e12, 1640e9, 1.75e9),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Row:
       topology: slice, of as many chips as the lanes of the config divide over.
       encoder: by name in `config.model`, the number of layers of an encoder, which are two as well.
       note: of docs/tpu.md.
+      others: by path in `config`, what differs elsewhere.
     """
 
     config: str
@@ -51,15 +56,27 @@ class Row:
     topology: str = 'v5e:4x4'
     encoder: str = ''
     note: str = ''
+    others: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 # To compile sooner. XLA counts the largest size, which is that of the config.
 TWO_SIZES = {'expire_span.num_sizes': 2}
 EIGHT = 'v5e:2x4'
+A_LANE = {
+    'train.num_lanes': 256,
+    'evaluate.num_lanes': 256,
+}  # for each of 256 chips, or of 256 parts
 ENCODER = 'seq2seq.num_encoder_layers'
 ROWS = {
     'pg19': Row('pg19'),
     'pg19, fused': Row('pg19', FUSED),
+    # A lane per chip; then four chips per lane, since there are 256 lanes.
+    'pg19, fused, pod': Row('pg19', FUSED, 'v5e:16x16', others=A_LANE),
+    'pg19, fused, pod of v6e': Row('pg19', FUSED, 'v6e:16x16', others=A_LANE),
+    'pg19, fused, pod of v5p': Row('pg19', FUSED, 'v5p:8x8x16', others=A_LANE | {'mesh.tensor': 4}),
+    'infini_pg19, fused, pod': Row(
+        'infini_pg19', FUSED, 'v5e:16x16', note='(0)', others={'mesh.tensor': 4}
+    ),
     'infini_pg19': Row('infini_pg19', note='(0)'),
     'infini_pg19, fused': Row('infini_pg19', FUSED, note='(0)'),
     'memorizing_pg19': Row('memorizing_pg19', note='(3)'),
@@ -199,8 +216,9 @@ def configured(name: str, all_layers: bool = False) -> Any:
     module, _, variants = row.config.partition(':')
     config = importlib.import_module(f'configs.{module}').get_config(variants)
     encoder = {row.encoder: 2} if row.encoder and not all_layers else {}
-    for field, value in {**row.settings, **encoder}.items():
-        section, _, last = f'model.{field}'.rpartition('.')
+    of_model = {f'model.{field}': value for field, value in {**row.settings, **encoder}.items()}
+    for field, value in {**of_model, **row.others}.items():
+        section, _, last = field.rpartition('.')
         functools.reduce(getattr, section.split('.'), config)[last] = value
     return config if all_layers else two_layers(config)
 
