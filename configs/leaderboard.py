@@ -70,7 +70,8 @@ def get_config(arg=''):
         group='S5',
         products=(4, 8, 16, 32, 64),
         swaps_steps=20_000,
-        copying=256,  # tokens of a document, as in MAD
+        copying=(256, 16),  # tokens of a document and of what is copied, as in MAD
+        copying_steps=20_000,
     )
 
     def tiny(config):
@@ -103,7 +104,8 @@ def get_config(arg=''):
             group='S3',  # 1,000 steps are too few for any memory to begin with S5
             products=(2, 4, 8, 16),
             swaps_steps=2000,
-            copying=128,
+            copying=(64, 8),
+            copying_steps=2000,
         )
 
     def a_fifth_more(longest):
@@ -160,10 +162,12 @@ def get_config(arg=''):
             return
         if name == 'copying':
             data.source = 'mad'
-            own = dict(kind='copying', length=sizes['copying'], num_words=16, num_copied=16)
+            length, copied = sizes['copying']
+            own = dict(kind='copying', length=length, num_words=16, num_copied=copied)
             own.update(num_noise=0, noise=0.0, key_length=1, value_length=1, train_on_text=False)
             data.task = shared | own
-            config.train.segments_per_step = sizes['copying'] // config.train.segment_length
+            config.train.num_steps = sizes['copying_steps']
+            config.train.segments_per_step = length // config.train.segment_length
             return
         data.source = 'mqar'
         if name == 'surface':
