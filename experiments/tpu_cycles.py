@@ -6,6 +6,7 @@ together are the compiler's estimate, without waits for memory inside of kernels
 """
 
 import bisect
+import collections
 import os
 import re
 from pathlib import Path
@@ -14,6 +15,9 @@ COMPUTATION = re.compile(r'^(?:ENTRY )?%?([\w.-]+) \(.*\{$')
 OPERATION = re.compile(r'^\s*(?:ROOT )?%([\w.-]+) = ')
 ESTIMATED = re.compile(r'"estimated_cycles":"(\d+)"')
 TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+CONDITION = re.compile(r' while\(.*?condition=%([\w.-]+)')
+CONSTANT = re.compile(r'%([\w.-]+) = s32\[\]\S* constant\((\d+)\)')
+LAST = re.compile(r'ROOT .*? compare\((.*?)\), direction=LT')
 BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.-]+)')
 BODY = re.compile(r' (?:while|call)\(.*?(?:body|to_apply)=%([\w.-]+)')
 KERNEL = 'custom_call_target="tpu_custom_call"'
@@ -119,17 +123,26 @@ def by_operation(program: str) -> dict[str, float]:
         elif name:
             bodies[name].append(line)
 
-    def of(computation: str, turns: float) -> dict[str, float]:
-        found: dict[str, float] = {}
+    def turns_of(line: str) -> int:
+        """Of a loop that counts up to a constant, as those of JAX do; 1 if it is another."""
+        if known := TURNS.search(line):
+            return int(known[1])
+        condition = CONDITION.search(line)
+        lines = bodies.get(condition[1], []) if condition else []
+        constants = dict(match.groups() for line in lines if (match := CONSTANT.search(line)))
+        last = next((match[1] for line in lines if (match := LAST.search(line))), '')
+        return next((int(n) for name, n in constants.items() if f'%{name}' in last.split(', ')), 1)
+
+    def of(computation: str, turns: float) -> collections.Counter[str]:
+        found: collections.Counter[str] = collections.Counter()
         for line in bodies.get(computation, ()):
             match = OPERATION.match(line)
             if not match:
                 continue
             known = ESTIMATED.search(line)
-            found[line] = turns * float(known[1] if known else 0)
+            found[line] += turns * float(known[1] if known else 0)
             if body := BODY.search(line):
-                number = TURNS.search(line)
-                found |= of(body[1], turns * (int(number[1]) if number else 1))
+                found.update(of(body[1], turns * turns_of(line)))
             branches = [
                 each.strip().lstrip('%')
                 for groups in BRANCHES.findall(line)
@@ -138,7 +151,7 @@ def by_operation(program: str) -> dict[str, float]:
             ]
             if branches:
                 choices = [of(each, turns) for each in branches]
-                found |= max(choices, key=lambda choice: sum(choice.values()))
-        return {line: cycles for line, cycles in found.items() if cycles}
+                found.update(max(choices, key=lambda choice: sum(choice.values())))
+        return found
 
-    return of(entry, 1.0)
+    return {line: cycles for line, cycles in of(entry, 1.0).items() if cycles}

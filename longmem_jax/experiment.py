@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,6 @@ from longmem_jax.training.identity import GoingOn, model_of, settings_of
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
 
 # Names of kernels in a program for GPUs.
-KERNELS = re.compile(r'custom_call @[^(]*(triton|cudnn)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,44 +294,6 @@ def lower_step(experiment: Experiment, platform: str | None = None) -> jax.stage
     with jax.set_mesh(experiment.mesh):
         traced = jitted.trace(experiment.abstract_state, *_abstract_batch(experiment))
         return traced.lower(lowering_platforms=(platform,) if platform else None)
-
-
-def step_flops(lowered: jax.stages.Lowered, compiled: Any, segments_per_step: int) -> float:
-    """Floating point operations of a step on one device, 0 if they are not known.
-
-    Compiled for GPUs, products are calls of libraries, which XLA counts as nothing. So there the program
-    before is counted, by its devices, unless it has kernels, which are not counted either.
-    XLA counts the body of a loop once, so its count is that of one segment; with
-    `config.train.gradient_segments` there are two loops, and it is too high. The small share of the
-    optimizer is counted once per segment, and a switch as its largest branch, used or not: see
-    `has_branches`.
-    """
-    counted, devices = compiled, 1
-    if jax.default_backend() == 'gpu':
-        if KERNELS.search(lowered.as_text()):
-            return 0.0
-        counted, devices = lowered, len(jax.tree.leaves(compiled.input_shardings)[0].device_set)
-    cost = counted.cost_analysis() or {}
-    return float(cost.get('flops', 0.0)) * segments_per_step / devices
-
-
-def has_branches(lowered: jax.stages.Lowered) -> bool:
-    """Whether a step chooses on the device what it computes, so that `step_flops` is a bound."""
-    program: Any = lowered.compiler_ir('stablehlo')
-    return _chooses(program.operation)
-
-
-def _chooses(operation: Any) -> bool:
-    """Whether an operation of a program, or one inside it, has branches that compute something.
-
-    What depends on the platform is a `case` too, of constant numbers or with one branch.
-    """
-    bodies = [list(block.operations) for region in operation.regions for block in region]
-    computed = {inner.operation.name for body in bodies for inner in body}
-    computed -= {'stablehlo.constant', 'stablehlo.return'}
-    if operation.name == 'stablehlo.case' and len(bodies) > 1 and computed:
-        return True
-    return any(_chooses(inner.operation) for body in bodies for inner in body)
 
 
 def to_devices(

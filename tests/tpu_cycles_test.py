@@ -33,6 +33,12 @@ PROGRAM = """HloModule jit_step
 %turn.1 (p: f32[5]) -> f32[5] {
   ROOT %u = f32[5]{0} fusion(%p), calls=%fused, op_name="x/attention/dot", {"estimated_cycles":"30"}
 }
+%more.2 (p: (s32[], f32[5])) -> pred[] {
+  %constant.7 = s32[]{:T(128)} constant(1), metadata={stack_frame_id=1}
+  %constant.8 = s32[]{:T(128)} constant(6), metadata={stack_frame_id=1}
+  %g = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%g, %constant.8), direction=LT, metadata={op_name="lt"}
+}
 %small (p: f32[5]) -> f32[5] {
   ROOT %s = f32[5]{0} fusion(%p), calls=%fused, backend_config={"estimated_cycles":"1"}
 }
@@ -42,6 +48,7 @@ PROGRAM = """HloModule jit_step
 ENTRY %main (v: f32[5]) -> f32[5] {
   %f = f32[5]{0} fusion(%v), calls=%fused, backend_config={"estimated_cycles":"1000"}
   %w = f32[5]{0} while(%f), condition=%more, body=%turn.1, backend_config={"known_trip_count":{"n":"4"}}
+  %x = f32[5]{0} while(%f), condition=%more.2, body=%turn.1, backend_config={}
   %c = f32[5]{0} conditional(%i, %w, %w), branch_computations={%small, %large}
   ROOT %fused_forward.2 = f32[5]{0} custom-call(), custom_call_target="tpu_custom_call", op_name="fused_"
 }
@@ -64,9 +71,9 @@ def test_loops_count_by_their_turns_and_choices_by_the_largest(tmp_path):
     (tmp_path / '17-fused_forward.1-00-schedule-analysis_final_bundles.txt').write_text('')
     program = tpu_cycles.with_kernels(PROGRAM, tmp_path)
     found = tpu_cycles.by_operation(program)
-    assert sum(found.values()) == 1000 + 4 * 30 + 100 + 100
+    assert sum(found.values()) == 1000 + (4 + 6) * 30 + 100 + 100
     assert program_bytes.cycles(program) == {
         'optimizer and all else': 1000 + 100,
-        'attention, all else': 4 * 30,
+        'attention, all else': (4 + 6) * 30,
         'attention, kernels': 100,
     }

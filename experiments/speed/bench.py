@@ -23,9 +23,9 @@ from experiments import provenance
 from longmem_jax.commands import entry
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Batch, Cursor
-from longmem_jax.devices import initial, sharding
+from longmem_jax.devices import initial, operations, sharding
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
+from longmem_jax.experiment import Experiment, lower_step, to_devices
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
 
@@ -99,7 +99,7 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
     compiled = lowered.compile()
     seconds = time.perf_counter() - began
     state = initial.arrays(experiment.make_state, experiment.state_shardings)
-    flops = step_flops(lowered, compiled, experiment.config.train.segments_per_step)
+    flops = operations.count(lowered, experiment.mesh.size)
     found = time_step(experiment, compiled, state, repeats, fill)
     return found | {'compile_s': seconds, 'flops_per_device': flops}
 
@@ -143,7 +143,7 @@ def time_step(
 def bench_evaluation(
     experiment: Experiment, params: Any, repeats: int, fill: int
 ) -> dict[str, Any]:
-    """Times the scoring of one segment per lane; adds its floating point operations (`step_flops`)."""
+    """Times the scoring of one segment per lane; adds the operations of its products."""
     config = experiment.config
     evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
     batch = random_batch(config, config.evaluate, 1)
@@ -159,14 +159,11 @@ def bench_evaluation(
     jax.block_until_ready(call())
     seconds = time.perf_counter() - began
     lowered = evaluator.lower(params, initial, holder[0], batch)
-    compiled = lowered.compile()
     return {
         **measure(call, repeats, batch.tokens.size, fill),
         'tokens_per_step': batch.tokens.size,
         'compile_s': seconds,
-        'flops_per_token': step_flops(lowered, compiled, 1)
-        * experiment.mesh.size
-        / batch.tokens.size,
+        'flops_per_token': operations.count(lowered, 1) / batch.tokens.size,
         'state_bytes': state_bytes(initial),
     }
 

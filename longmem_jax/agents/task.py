@@ -12,7 +12,7 @@ from longmem_jax.agents.build import Built
 from longmem_jax.agents.learning import UNREAD, AgentState
 from longmem_jax.agents.testing import Tester, in_short
 from longmem_jax.config import saved
-from longmem_jax.experiment import has_branches, step_flops
+from longmem_jax.devices import operations
 from longmem_jax.memory import registry
 from longmem_jax.reporting.figures import save
 from longmem_jax.reporting.progress import Progress
@@ -75,8 +75,8 @@ class AgentTask:
         """The step for the shapes of the config."""
         lowered = self._built.lower_step()
         compiled = lowered.compile()
-        flops = step_flops(lowered, compiled, self._built.config.train.segments_per_step)
-        return Step(compiled, flops, at_most=has_branches(lowered))
+        flops = operations.count(lowered, self._built.mesh.size)
+        return Step(compiled, flops, at_most=operations.has_branches(lowered))
 
     def batches(self, state: AgentState) -> Iterator[tuple[()]]:
         """Nothing, without an end: the environments are in the state."""

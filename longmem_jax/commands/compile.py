@@ -14,9 +14,9 @@ from jax.experimental import topologies
 
 from longmem_jax.config import checks
 from longmem_jax.config.sections import in_use, sections
-from longmem_jax.devices import gpus, hardware, sharding
+from longmem_jax.devices import gpus, hardware, operations, sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops
+from longmem_jax.experiment import Experiment, lower_step
 from longmem_jax.registry import load
 
 
@@ -29,7 +29,7 @@ class Fit:
       kind: name of the device type.
       arguments, temporaries, output, aliased, code: bytes; `aliased` output reuses the memory of
         donated arguments.
-      flops: operations of one step.
+      flops: operations of the products of one step.
       at_most: they are those of the largest branches, and others may be taken.
       moved: bytes that XLA counts as read or written in one step, bodies of loops once.
       capacity: bytes of memory of a chip; 0 = unknown.
@@ -135,9 +135,9 @@ def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
         output=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
-        flops=step_flops(lowered, compiled, config.train.segments_per_step),
+        flops=operations.count(lowered, len(devices)),
         moved=float((compiled.cost_analysis() or {}).get('bytes accessed', 0.0)),
-        at_most=has_branches(lowered),
+        at_most=operations.has_branches(lowered),
         capacity=hardware.memory_bytes(devices[0]),
         seconds=seconds,
     )

@@ -16,12 +16,12 @@ from longmem_jax.config import saved
 from longmem_jax.config.reach import beyond_a_step, too_short
 from longmem_jax.data import lanes, order
 from longmem_jax.data.warnings import division, of_unknown, warnings_of
-from longmem_jax.devices import initial, sharding
+from longmem_jax.devices import initial, operations, sharding
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.evaluation.tables import in_short, show, write_results
-from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops, to_devices
+from longmem_jax.experiment import Experiment, lower_step, to_devices
 from longmem_jax.generation import cache
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
@@ -62,12 +62,11 @@ class Programs:
     @functools.cached_property
     def step(self) -> Step:
         """The training step for the shapes of the config."""
-        settings, lowered = self._experiment.config.train, lower_step(self._experiment)
-        with jax.set_mesh(self._experiment.mesh):
+        mesh, lowered = self._experiment.mesh, lower_step(self._experiment)
+        with jax.set_mesh(mesh):
             compiled = lowered.compile()
-        # With `gradient_segments` a segment has two programs, and both are counted.
-        at_most = bool(settings.gradient_segments) or has_branches(lowered)
-        return Step(compiled, step_flops(lowered, compiled, settings.segments_per_step), at_most)
+        flops = operations.count(lowered, mesh.size)
+        return Step(compiled, flops, at_most=operations.has_branches(lowered))
 
 
 def train(

@@ -15,7 +15,7 @@ from longmem_jax.data import lanes
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.devices import sharding
-from longmem_jax.experiment import Experiment, has_branches, lower_step
+from longmem_jax.experiment import Experiment, lower_step
 from longmem_jax.models import stack
 from longmem_jax.training import step as train_step
 from longmem_jax.training.identity import model_of, settings_of
@@ -268,13 +268,6 @@ def test_a_step_is_lowered_for_its_mesh():
     mesh = sharding.make_mesh(dict(data=2), jax.devices()[:2])
     program = lower_step(Experiment(config, None, mesh)).as_text()
     assert 'manual_computation' in program, 'set the mesh where the step is lowered'
-
-
-def test_a_choice_on_the_device_makes_the_count_of_operations_a_bound():
-    choice = jax.jit(lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x))
-    assert has_branches(choice.lower(1.0)) and not has_branches(jax.jit(jnp.sin).lower(1.0))
-    platform = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos))
-    assert not has_branches(platform.lower(1.0)), 'a platform is not chosen on the device'
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32'])
