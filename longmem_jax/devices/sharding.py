@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -62,9 +63,14 @@ def make_mesh(sizes: dict[str, int], devices: Any = None) -> Mesh:
     """A mesh of `devices` (default: all) with automatic axes; sizes as in `mesh_sizes`."""
     devices = jax.devices() if devices is None else devices
     full = mesh_sizes(sizes, len(devices))
-    return jax.make_mesh(
-        tuple(full.values()), tuple(full), axis_types=(AxisType.Auto,) * len(full), devices=devices
-    )
+    shape, types = tuple(full.values()), (AxisType.Auto,) * len(full)
+    try:
+        return jax.make_mesh(shape, tuple(full), axis_types=types, devices=devices)
+    except (
+        NotImplementedError
+    ):  # 256 x 4 devices of a torus of 8 x 8 x 16: one side must be divided
+        placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+        return Mesh(placed, tuple(full), axis_types=types)
 
 
 def num_shards(mesh: Mesh, logical: str) -> int:
