@@ -150,9 +150,9 @@ def get_config(arg=''):
             return
         if name in ('state', 'swaps'):
             data.source = 'state_tracking'
-            own = dict(group=sizes['group'], elements='all', lengths=sizes['products'])
+            own = dict(group=sizes['group'], lengths=sizes['products'])
             if name == 'swaps':
-                own.update(group='S5', elements='swaps')
+                own['group'] = 'S5_swaps'
                 config.train.num_steps = sizes['swaps_steps']
             data.task = shared | own
             # What is before a segment is the memory's.

@@ -1,11 +1,11 @@
 """State tracking: products in a group, at every position (Merrill et al., 2024, The Illusion of State).
 
 python -m longmem_jax.main --config=configs/state_tracking.py:group=S5,memory=infini --workdir=DIR
-`:group=` is S5, A5, Z60, or another of `data/tasks/state_tracking.py`; with
-`--config.data.task.elements=swaps` it reads only permutations that move two things at most. Trained on
-sequences of 4 to 32 elements. `--mode=evaluate` scores every length by itself: exact match is the share
-of sequences without an error. `--config.data.task.lengths='(32, 64, 128, 512)'` tests others.
-`:memory=` is any memory of the library. `:tiny` is for two cores. The data is generated.
+`:group=` is S5, A5, Z60, or another of `data/tasks/state_tracking.py`; with S5_swaps only permutations
+are read that move two things at most. Trained on sequences of 4 to 32 elements. `--mode=evaluate` scores
+every length by itself: exact match is the share of sequences without an error.
+`--config.data.task.lengths='(32, 64, 128, 512)'` tests others. `:memory=` is any memory of the library.
+`:tiny` is for two cores. The data is generated.
 
 Not the paper's: it trains one model per length, up to 25 elements, that reads them at once, so
 `lengths`, `segment_length` and `segments_per_step` are ours, as are `num_layers` (it has 1 to 4),
@@ -25,7 +25,7 @@ def get_config(arg=''):
     size(config, layers=2, width=512, heads=8, feed_forward=2048)
     config.data.source = 'state_tracking'
     config.data.task = dict(
-        documents=1_000_000, eval_documents=1024, group='S5', elements='all', lengths=(4, 8, 16, 32)
+        documents=1_000_000, eval_documents=1024, group='S5', lengths=(4, 8, 16, 32)
     )
     config.model.vocab_size = 121
     config.optimizer.name = 'adamw'

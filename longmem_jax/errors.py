@@ -206,9 +206,14 @@ def disk_errors() -> Iterator[None]:
 
 SPARING = (
     'To need less: fewer lanes (--config.train.num_lanes, --config.evaluate.num_lanes), shorter '
-    'segments, --config.model.dtype=bfloat16; in training --config.model.remat=dots_saveable or '
-    '--config.train.remat=True, and with a large vocabulary --config.model.loss_blocks=8. '
-    '--mode=compile says what a step needs; docs/training.md has more.'
+    'segments, --config.model.dtype=bfloat16; with a large vocabulary --config.model.loss_blocks=8; '
+    'in training --config.model.remat=dots_saveable or --config.train.remat=True. docs/training.md has '
+    'more.'
+)
+# As said on CPUs, GPUs and TPUs. Limits of a kernel or of a message between processes are others.
+_NO_ROOM = re.compile(
+    r'^.*(out of memory(?! in memory space (?!hbm))|(failed|attempting) to allocate|allocating dev).*$',
+    re.IGNORECASE | re.MULTILINE,
 )
 
 
@@ -219,7 +224,8 @@ def memory_errors() -> Iterator[None]:
         yield
     except Exception as error:
         text = str(error)
-        if type(error).__name__ != 'JaxRuntimeError' or 'RESOURCE_EXHAUSTED' not in text:
+        found = _NO_ROOM.search(text) if 'RESOURCE_EXHAUSTED' in text else None
+        if not found or type(error).__name__ != 'JaxRuntimeError':
             raise
-        said = text.splitlines()[0].partition('RESOURCE_EXHAUSTED: ')[2].rstrip('.')[:200]
+        said = found[0].rpartition('RESOURCE_EXHAUSTED: ')[2].strip(' .')[:200]
         raise UsageError(f'Too little memory on the device ({said}). {SPARING}') from error

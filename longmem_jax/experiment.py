@@ -28,8 +28,6 @@ from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.identity import GoingOn, model_of, settings_of
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
 
-# Names of kernels in a program for GPUs.
-
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:

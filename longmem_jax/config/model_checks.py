@@ -60,6 +60,11 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
             f"config.model.remat = {model.remat!r}: {inside[0]!r} is read inside of blocks; use '', and "
             'config.train.remat = True'
         )
+    if model.loss_blocks > 1 and model.kind == 'seq2seq':
+        problems.append(
+            f'config.model.loss_blocks = {model.loss_blocks}: seq2seq models compute all logits at '
+            'once; set it to 1'
+        )
     problems += _kind(model, segment_length)
     for name in sorted({*used(model)} & set(LAYERS)):
         problems += _fields(model, name, segment_length)

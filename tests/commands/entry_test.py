@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -132,5 +133,36 @@ def test_too_little_memory_is_a_message():
     )
     with pytest.raises(UsageError, match=wanted), memory_errors():
         jnp.zeros((10**12,), jnp.float32)
-    with pytest.raises(ValueError, match='another'), memory_errors():
-        raise ValueError('another RESOURCE_EXHAUSTED')
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        (
+            'RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.\nMore',
+            'Out of memory while',
+        ),
+        (
+            'RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G of 15G',
+            'Ran out of memory',
+        ),
+        (
+            'INTERNAL: failed\nRESOURCE_EXHAUSTED: Failed to allocate request for 2GiB',
+            'Failed to allocate',
+        ),
+        (
+            'RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 1G',
+            'Error allocating',
+        ),
+        ('RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem', ''),  # of a kernel
+        ('RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 300000', ''),
+        ('RESOURCE_EXHAUSTED: Received message larger than max (5000000 vs. 4194304)', ''),
+        ('INTERNAL: out of memory', ''),
+    ],
+)
+def test_what_says_that_a_device_has_too_little_memory(text, said):
+    with pytest.raises((UsageError, jax.errors.JaxRuntimeError)) as caught, memory_errors():
+        raise jax.errors.JaxRuntimeError(text)
+    assert str(caught.value).startswith(
+        f'Too little memory on the device ({said}' if said else text
+    )

@@ -26,8 +26,7 @@ CASES = {
     **{f'recall, {kind}': ('recall', KEYS | dict(kind=kind)) for kind in
        ('passkey', 'needles', 'associative', 'copy')},
     **{f'state_tracking, {group}': ('state_tracking', STATES | dict(group=group))
-       for group in ('S5', 'A5', 'Z60', 'A4_x_Z5')},
-    'state_tracking, swaps': ('state_tracking', STATES | dict(elements='swaps')),
+       for group in ('S5', 'S5_swaps', 'A5', 'Z60', 'A4_x_Z5')},
 }  # fmt: skip
 
 
@@ -211,7 +210,7 @@ def test_a_product_is_known_from_the_beginning_only():
 
 def test_one_swap_that_was_not_seen_leaves_few_products():
     """Of S3, one of four equal elements is unknown; after two, none at all is the likeliest."""
-    settings = STATES | dict(group='S3', elements='swaps', lengths=(3,), eval_documents=4000)
+    settings = STATES | dict(group='S3_swaps', lengths=(3,), eval_documents=4000)
     for before, wanted in ((2, 1), (1, (2 + 1 / 4) / 3), (0, (1 + 1 / 4 + 1 / 4) / 3)):
         found = accuracy('state_tracking', settings, 'product', before)
         assert found == pytest.approx(wanted, abs=0.01)

@@ -42,7 +42,7 @@ def test_products_are_those_of_permutations():
 
 def test_swaps_move_two_things_at_most():
     words, _ = state_tracking.group('S5')
-    corpus = state_tracking.StateTracking(STATES | dict(elements='swaps'), 'test', 0)
+    corpus = state_tracking.StateTracking(STATES | dict(group='S5_swaps'), 'test', 0)
     drawn = {words[element] for index in range(9) for element in corpus[index].inputs}
     moved = [sum(a != b for a, b in zip(word, '12345', strict=True)) for word in drawn]
     assert sorted(moved) == [0] + 10 * [2]
@@ -61,9 +61,9 @@ def test_lengths_are_drawn_in_training():
         ('state_tracking', dict(group='A5_x_Z60'), 'of 2 to 1,000 elements'),
         ('state_tracking', dict(group='A5_x'), "group = 'A5_x'"),
         ('state_tracking', dict(group='Z1'), 'of 2 to'),
-        ('state_tracking', dict(elements='pairs'), "elements = 'pairs'"),
-        ('state_tracking', dict(elements='swaps', group='A5'), "elements = swaps: 'A5' has none"),
-        ('state_tracking', dict(elements='swaps', group='S3_x_S3'), 'has none'),
+        ('state_tracking', dict(group='S5_pairs'), "group = 'S5_pairs'"),
+        ('state_tracking', dict(group='A5_swaps'), 'or the swaps of S2 to S6, such as S5_swaps'),
+        ('state_tracking', dict(group='S3_x_S3_swaps'), 'or the swaps of S2 to S6'),
         ('state_tracking', dict(lengths=(8, 4)), 'lengths = (8, 4): must be rising'),
         ('state_tracking', dict(lengths='long'), 'lengths = long'),
         ('state_tracking', dict(lengths=(0, 4)), 'must be rising'),

@@ -74,7 +74,7 @@ SKILLS = dict(
     num_copied=16,
     train_on_text=False,
 )
-STATES = dict(documents=30, eval_documents=9, group='S5', elements='all', lengths=(4, 8, 33))
+STATES = dict(documents=30, eval_documents=9, group='S5', lengths=(4, 8, 33))
 EVERY = [
     (Collision, WORLD),
     (Copy, GAPS),

@@ -33,6 +33,18 @@ def until(a, b):
     return jax.lax.while_loop(lambda a: a.sum() < 1e9, lambda a: a @ b, a)
 
 
+def counting(first, steps, end, compare=jnp.less):
+    """A loop that is no scan: nobody knows its turns without computing them."""
+
+    def loop(a, b):
+        def turn(carry):
+            return carry[0] + steps, carry[1] @ b
+
+        return jax.lax.while_loop(lambda carry: compare(carry[0], end), turn, (first, a))[1]
+
+    return loop
+
+
 def chosen(a, b):
     return jax.lax.cond(a.sum() > 0, lambda: looped(a, b), lambda: a @ b)
 
@@ -54,7 +66,12 @@ def by_heads(a, b):
             4 * 35,
         ),
         (chosen, 5),
-        (until, 1),  # nobody knows
+        (until, 1),
+        (counting(0, 1, 5), 5),
+        (counting(3, 1, 5), 1),
+        (counting(0, 2, 5), 1),
+        (counting(5, -1, 0, jnp.greater), 1),
+        (counting(0, 1, 5, jnp.less_equal), 1),
         (lambda a, b: a + a, 0),
     ],
 )

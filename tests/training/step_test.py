@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from configs import sorting
+from configs import mem_transformer_wmt14, sorting
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.data import lanes
@@ -369,3 +369,10 @@ def test_a_policy_is_one_of_those_that_make_sense():
     problem, _ = checks.find_problems(config, 1)
     assert 'config.model.remat' in problem and "did you mean 'dots_saveable'" in problem
     assert not {'remat', 'loss_blocks'} & {*model_of(config)}, 'a run may be resumed with others'
+
+
+def test_what_computes_all_logits_refuses_parts_of_them():
+    config = mem_transformer_wmt14.get_config('tiny')
+    config.model.loss_blocks = 8
+    (problem,) = checks.find_problems(config, 1)
+    assert 'loss_blocks = 8: seq2seq models compute all logits at once' in problem

@@ -4,7 +4,7 @@ At every position the model reads an element of a finite group, and the target t
 A group is named `S5` (all permutations of five things), `A5` (the even ones), `Z60` (sums modulo 60), or
 a direct product such as `A4_x_Z5`. A5, A4_x_Z5 and Z60 have 60 elements each. By the paper, Transformers
 and linear recurrences with diagonal decays need more layers for longer sequences of A5 and S5. With
-`elements='swaps'` the model reads permutations that move two things at most, each of which a delta rule
+`S5_swaps` the model reads permutations that move two things at most, each of which a delta rule
 with negative eigenvalues is in one step (Grazzi et al., 2024, Unlocking State-Tracking in Linear RNNs).
 
 An answer is a whole sequence, so exact match is the share of sequences without an error, and accuracy
@@ -24,7 +24,8 @@ from longmem_jax.data.tasks.drawn import Drawn
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.problems import of_section, rising
 
-FIELDS = dict(documents=(1, 10**9), eval_documents=(1, 10**9), group=str, elements=('all', 'swaps'))
+FIELDS = dict(documents=(1, 10**9), eval_documents=(1, 10**9), group=str)
+SWAPS = '_swaps'  # ends the name of a group of which only these are read
 SERIES = 'lengths'  # `--mode=evaluate` scores each by itself
 LONGEST = 10**7  # elements of a sequence, which is held whole
 MOST_ELEMENTS = 1000  # there is a table of all products of two
@@ -39,14 +40,13 @@ def check(settings: Any) -> list[str]:
     problems = of_section({name: settings[name] for name in settings if name != 'lengths'}, FIELDS)
     if problems:
         return problems
-    if not 2 <= _order(settings['group']) <= MOST_ELEMENTS:
+    name = settings['group']
+    of_swaps = name.endswith(SWAPS) and not re.fullmatch('S[2-6]', name.removesuffix(SWAPS))
+    if of_swaps or not 2 <= _order(name.removesuffix(SWAPS)) <= MOST_ELEMENTS:
         problems.append(
-            f"group = '{settings['group']}': must be Sn, An or Zn, or a product such as 'A4_x_Z5', of 2 "
-            f'to {MOST_ELEMENTS:,} elements, such as S5, A5 or Z60'
-        )
-    elif settings['elements'] == 'swaps' and not re.fullmatch('S.', settings['group']):
-        problems.append(
-            f"elements = swaps: '{settings['group']}' has none; use 'all', or a group from S2 to S6"
+            f"group = '{name}': must be Sn, An or Zn, or a product such as 'A4_x_Z5', of 2 to "
+            f'{MOST_ELEMENTS:,} elements, such as S5, A5 or Z60; or the swaps of S2 to S6, such as '
+            'S5_swaps'
         )
     problems += rising(settings, 'lengths', 1, 'elements of a sequence, such as (2, 32)', LONGEST)
     return problems
@@ -72,6 +72,8 @@ def group(name: str) -> tuple[tuple[str, ...], np.ndarray]:
 
     A permutation is written as what its things become, and x y applies y first.
     """
+    if name.endswith(SWAPS):
+        return group(name.removesuffix(SWAPS))
     words: tuple[str, ...] = ('',)
     table = np.zeros((1, 1), np.int32)
     for part in name.split('_x_'):
@@ -108,22 +110,22 @@ def products(table: np.ndarray, elements: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=8)
-def read(name: str, elements: str) -> np.ndarray:
+def read(name: str) -> np.ndarray:
     """The indices of the elements that are read: of all, or of those that move two things at most."""
     words, _ = group(name)
-    if elements == 'all':
+    if not name.endswith(SWAPS):
         return np.arange(len(words))
     moved = [sum(a != b for a, b in zip(word, words[0], strict=True)) for word in words]
     return np.flatnonzero(np.asarray(moved) <= 2)
 
 
 @functools.lru_cache(maxsize=1024)
-def after(name: str, elements: str, count: int) -> np.ndarray:
+def after(name: str, count: int) -> np.ndarray:
     """Chances of the product of `count` elements nobody has seen, [elements of the group]."""
     _, table = group(name)
     if not count:
         return np.eye(len(table))[0]
-    before, drawn = after(name, elements, count - 1), read(name, elements)
+    before, drawn = after(name, count - 1), read(name)
     return np.bincount(
         table[:, drawn].ravel(), np.repeat(before / len(drawn), len(drawn)), len(table)
     )
@@ -141,13 +143,12 @@ def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarra
 
 def _product(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """The product of what was seen and the likeliest of what was before it; of equals any."""
-    name, elements = settings['group'], settings['elements']
-    words, table = group(name)
+    words, table = group(settings['group'])
     chances = np.zeros((len(asked), len(words) + 1))
     for first in np.unique(begin):
         (rows,) = np.nonzero(begin == first)
         seen = products(table, inputs[first : asked[rows].max() + 1])[asked[rows] - first]
-        before = after(name, elements, min(int(first), MIXED))
+        before = after(settings['group'], min(int(first), MIXED))
         likeliest = before > before.max() * (1 - 1e-9)
         chances[rows[:, None], table[:, seen].T] = likeliest / likeliest.sum()
     return chances
@@ -175,7 +176,7 @@ class StateTracking(Drawn):
     def __getitem__(self, index: int) -> TokenizedDocument:
         random, length = self._draw(index)
         _, table = group(self._settings['group'])
-        drawn = read(self._settings['group'], self._settings['elements'])
+        drawn = read(self._settings['group'])
         inputs = drawn[random.integers(0, len(drawn), length)].astype(np.int32)
         scored = np.ones(length, np.uint8)
         scored[-1] = 2
