@@ -312,7 +312,7 @@ def not_recorded(table: dict[str, Needs]) -> list[str]:
 
 def times(label: str, needs: Needs) -> tuple[str, str, str, str]:
     """Milliseconds of compute and of memory at the chip's peaks, of the schedule, and the share of the
-    peak that operations reach by it; '' = unknown, 'older' = recorded before there were cycles.
+    peak that operations reach by it; '' = unknown, 'older' = recorded before all loops were counted.
     """
     chip = re.search(r'\((\w+):', label)
     peaks = PEAKS.get(chip[1] if chip else '')
@@ -320,7 +320,7 @@ def times(label: str, needs: Needs) -> tuple[str, str, str, str]:
         return '', '', '', ''
     compute, memory = 1e3 * needs.flops / peaks[0], 1e12 * needs.gigabytes / peaks[1]
     if not needs.cycles:
-        return f'{compute:.1f}', f'{memory:.1f}', 'older', ''
+        return f'{compute:.1f}', f'{memory:.1f}', 'older' if needs.collectives else 'unknown', ''
     scheduled = 1e9 * needs.cycles / peaks[2]
     return f'{compute:.1f}', f'{memory:.1f}', f'{scheduled:.1f}', f'{compute / scheduled:.0%}'
 
