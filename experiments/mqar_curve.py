@@ -12,9 +12,10 @@ A cell is a memory, a width, a rate and a seed: DIR/ROW/WIDTH/RATE/SEED.json. Fi
 the command can be stopped and repeated, and several can run at once for different rows. Every call
 writes what is there: DIR/mqar_curve.json, .md, and .png, a panel per size with a curve per memory; a
 mqar_curve.json that was brought into DIR counts as its cells, so further seeds can be added to it. The
-rate of a curve is the one with most right answers at the end of training, not the best on the tests; the
-others are small dots. `--rows=` without a name runs nothing. `--tiny` is for two cores: up to 60 pairs
-of 128 words in 256 tokens, and steps of training that see whole documents.
+rate of a curve is the one with most right answers at the end of training, of the seeds that all rates
+have, not the best on the tests; the others are small dots. `--rows=` without a name runs nothing.
+`--tiny` is for two cores: up to 60 pairs of 128 words in 256 tokens, and steps of training that see
+whole documents.
 """
 
 import argparse
@@ -181,14 +182,19 @@ def collect(output: Path) -> Found:
 
 
 def chosen(found: Found) -> Iterator[Point]:
-    """Of every row and width, the rate with most right answers at the end of training."""
+    """Of every row and width, the rate with most right answers at the end of training.
 
-    def ends(point: Point) -> float:
-        cells = found[point].values()
-        return statistics.mean(statistics.mean(cell['training'][-END:]) for cell in cells)
-
+    Rates are compared by the seeds that all of them have, or one lucky seed would choose.
+    """
     for row, width in dict.fromkeys(point[:2] for point in found):
-        yield max((point for point in found if point[:2] == (row, width)), key=ends)
+        points = [point for point in found if point[:2] == (row, width)]
+        shared = set.intersection(*({*found[point]} for point in points))
+
+        def ends(point: Point, shared: set[int] = shared) -> float:
+            cells = [cell for seed, cell in found[point].items() if seed in shared or not shared]
+            return statistics.mean(statistics.mean(cell['training'][-END:]) for cell in cells)
+
+        yield max(points, key=ends)
 
 
 def table(found: Found) -> str:

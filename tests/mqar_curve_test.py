@@ -88,6 +88,15 @@ def test_cells_that_were_brought_are_not_repeated(tmp_path, ran):
     assert all(list(cells) == [0, 1] for cells in mqar_curve.collect(second).values())
 
 
+def test_a_seed_that_one_rate_alone_has_does_not_choose_it():
+    def cells(*ends):
+        return {seed: {'training': [end]} for seed, end in enumerate(ends)}
+
+    low, high = (mqar_curve.Point('linear', 16, rate) for rate in (1e-3, 1e-2))
+    assert [*mqar_curve.chosen({low: cells(0.5), high: cells(0.4, 1.0)})] == [low]
+    assert [*mqar_curve.chosen({low: cells(0.5, 0.1), high: cells(0.4, 1.0)})] == [high]
+
+
 def test_a_curve_has_the_rate_that_learned_best(tmp_path, ran, made_figures):
     mqar_curve.main(given(tmp_path, '--seeds=2', '--widths=32,16'))
     found = mqar_curve.collect(tmp_path)
