@@ -22,12 +22,13 @@ def count(lowered: jax.stages.Lowered, devices: int) -> float:
     """Operations of the products of a program on each of its devices; 0 if they are not known.
 
     Those of GPU kernels are not. A TPU kernel counts with the estimate that it has. Of choices the
-    largest counts, taken or not, see `has_branches`; a loop with an end that is not constant counts as
-    one turn.
+    largest counts, taken or not, see `has_branches`; a loop that is no scan counts as one turn.
     """
     program: Any = lowered.compiler_ir('stablehlo')
     functions, meshes = {}, {}
     for operation in program.body.operations:
+        if 'sym_name' not in operation.attributes:
+            continue
         name = str(operation.attributes['sym_name']).strip('"')
         if operation.operation.name == 'sdy.mesh':
             sizes = dict(_AXIS.findall(str(operation).partition('>')[0]))
