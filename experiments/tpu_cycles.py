@@ -13,7 +13,7 @@ from pathlib import Path
 
 COMPUTATION = re.compile(r'^(?:ENTRY )?%?([\w.-]+) \(.*\{$')
 OPERATION = re.compile(r'^\s*(?:ROOT )?%([\w.-]+) = ')
-ESTIMATED = re.compile(r'"estimated_cycles":"(\d+)"')
+ESTIMATED = re.compile(r'"estimated_cycles":"(\d{1,18})"')  # 2^64 - 1: the compiler has no estimate
 TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 CONDITION = re.compile(r' while\(.*?condition=%([\w.-]+)')
 CONSTANT = re.compile(r'%([\w.-]+) = s32\[\]\S* constant\((\d+)\)')

@@ -114,7 +114,6 @@ ROWS = {
             'titans',
             'armt',
             'hippocampus',
-            'moba',
         )
     },
     'memformer_wikitext103': Row(

@@ -40,7 +40,8 @@ PROGRAM = """HloModule jit_step
   ROOT %lt = pred[]{:T(512)} compare(%g, %constant.8), direction=LT, metadata={op_name="lt"}
 }
 %small (p: f32[5]) -> f32[5] {
-  ROOT %s = f32[5]{0} fusion(%p), calls=%fused, backend_config={"estimated_cycles":"1"}
+  %t = f32[5]{0} fusion(%p), calls=%fused, backend_config={"estimated_cycles":"18446744073709551615"}
+  ROOT %s = f32[5]{0} fusion(%t), calls=%fused, backend_config={"estimated_cycles":"1"}
 }
 %large (p: f32[5]) -> f32[5] {
   ROOT %l = f32[5]{0} fusion(%p), calls=%fused, backend_config={"estimated_cycles":"100"}
