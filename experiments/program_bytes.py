@@ -8,13 +8,13 @@ once, without those that stay in the fast memory of the chip. XLA's own count (`
 the latter, too, and every block that a kernel reads again. So this is the least that is moved.
 """
 
+import math
 import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 from experiments import markdown, tpu_cycles
-from experiments.tpu_programs import ASSIGNED, BODY, COMPUTATION, size_of
 
 FAST = re.compile(r'\w+\[[\d,]*\]\{[^}]*S\([1-9]\)[^}]*\}')  # arrays in the fast memory
 # These move nothing, or end what another operation began.
@@ -29,6 +29,50 @@ PARTS = (  # the first that the name of an operation contains
     ('embedding', 'embedding and softmax'),
     ('/block_', 'all else of a block'),
 )
+
+COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
+BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 's16': 2, 'u16': 2, 'f16': 2, 'f64': 8, 's64': 8}
+ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
+COMPUTATION = re.compile(r'^(?:ENTRY )?(%[\w.-]+) \(')
+BODY = re.compile(r'body=(%[\w.-]+)')
+_ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
+
+
+def size_of(shape: str) -> int:
+    """Bytes of the arrays of a shape in HLO, such as '(f32[2,3]{1,0}, bf16[4])'."""
+    return sum(
+        BYTES.get(dtype, 4) * math.prod(int(axis) for axis in axes.split(',') if axis)
+        for dtype, axes in _ARRAY.findall(shape)
+    )
+
+
+def collectives_of(program: str, turns: int) -> int:
+    """Bytes of the results of all collective operations in HLO, those in loops `turns` times."""
+    bodies, computation, total = set(BODY.findall(program)), '', 0
+    for line in program.splitlines():
+        if begins := COMPUTATION.match(line):
+            computation = begins[1]
+        match = ASSIGNED.match(line)
+        if match and match[3].removesuffix('-start') in COLLECTIVES:
+            total += size_of(match[2]) * (turns if computation in bodies else 1)
+    return total
+
+
+def wide_products_of(program: str) -> tuple[str, ...]:
+    """Products of two float32 arrays that do not ask for more than the default precision."""
+    shapes, wide = {}, set()
+    for line in program.splitlines():
+        match = ASSIGNED.match(line)
+        if not match:
+            continue
+        name, shapes[match[1]], operation, rest = match[1], match[2], match[3], match[4]
+        if operation not in ('dot', 'convolution') or 'operand_precision={high' in line:
+            continue
+        operands = re.findall(r'%[\w.-]+', rest.split(')')[0])
+        if operands and all(shapes.get(each, '').startswith('f32[') for each in operands):
+            named = re.search(r'op_name="([^"]*)"', line)
+            wide.add(named[1].rpartition('/closed_call/')[2] if named else name)
+    return tuple(sorted(wide))
 
 
 def part_of(name: str) -> str:

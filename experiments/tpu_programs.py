@@ -16,14 +16,13 @@ import argparse
 import dataclasses
 import functools
 import importlib
-import math
 import re
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments import markdown, provenance, tpu_cycles
+from experiments import markdown, program_bytes, provenance, tpu_cycles
 from longmem_jax import files
 
 TABLE = Path(__file__).with_suffix('.json')
@@ -62,15 +61,12 @@ class Row:
 # To compile sooner. XLA counts the largest size, which is that of the config.
 TWO_SIZES = {'expire_span.num_sizes': 2}
 EIGHT = 'v5e:2x4'
-A_LANE = {
-    'train.num_lanes': 256,
-    'evaluate.num_lanes': 256,
-}  # for each of 256 chips, or of 256 parts
+# A lane for each of 256 chips, or of 256 times four.
+A_LANE = {'train.num_lanes': 256, 'evaluate.num_lanes': 256}
 ENCODER = 'seq2seq.num_encoder_layers'
 ROWS = {
     'pg19': Row('pg19'),
     'pg19, fused': Row('pg19', FUSED),
-    # A lane per chip; then four chips per lane, since there are 256 lanes.
     'pg19, fused, pod': Row('pg19', FUSED, 'v5e:16x16', others=A_LANE),
     'pg19, fused, pod of v6e': Row('pg19', FUSED, 'v6e:16x16', others=A_LANE),
     'pg19, fused, pod of v5p': Row('pg19', FUSED, 'v5p:8x8x16', others=A_LANE | {'mesh.tensor': 4}),
@@ -126,13 +122,7 @@ ROWS = {
     'memsizer_wmt16': Row('memsizer_wmt16', encoder=ENCODER, note='(5)'),
 }
 MORE = 1.05  # than recorded is a problem
-COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
-BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 's16': 2, 'u16': 2, 'f16': 2, 'f64': 8, 's64': 8}
-ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
-COMPUTATION = re.compile(r'^(?:ENTRY )?(%[\w.-]+) \(')
-BODY = re.compile(r'body=(%[\w.-]+)')
 LABEL = re.compile(r'(.*?)(, all layers)?(?: \((\S+)\))?')
-_ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,43 +148,6 @@ class Needs:
     collectives: float | None
     wide_products: tuple[str, ...]
     cycles: float | None = None
-
-
-def size_of(shape: str) -> int:
-    """Bytes of the arrays of a shape in HLO, such as '(f32[2,3]{1,0}, bf16[4])'."""
-    return sum(
-        BYTES.get(dtype, 4) * math.prod(int(axis) for axis in axes.split(',') if axis)
-        for dtype, axes in _ARRAY.findall(shape)
-    )
-
-
-def collectives_of(program: str, turns: int) -> int:
-    """Bytes of the results of all collective operations in HLO, those in loops `turns` times."""
-    bodies, computation, total = set(BODY.findall(program)), '', 0
-    for line in program.splitlines():
-        if begins := COMPUTATION.match(line):
-            computation = begins[1]
-        match = ASSIGNED.match(line)
-        if match and match[3].removesuffix('-start') in COLLECTIVES:
-            total += size_of(match[2]) * (turns if computation in bodies else 1)
-    return total
-
-
-def wide_products_of(program: str) -> tuple[str, ...]:
-    """Products of two float32 arrays that do not ask for more than the default precision."""
-    shapes, wide = {}, set()
-    for line in program.splitlines():
-        match = ASSIGNED.match(line)
-        if not match:
-            continue
-        name, shapes[match[1]], operation, rest = match[1], match[2], match[3], match[4]
-        if operation not in ('dot', 'convolution') or 'operand_precision={high' in line:
-            continue
-        operands = re.findall(r'%[\w.-]+', rest.split(')')[0])
-        if operands and all(shapes.get(each, '').startswith('f32[') for each in operands):
-            named = re.search(r'op_name="([^"]*)"', line)
-            wide.add(named[1].rpartition('/closed_call/')[2] if named else name)
-    return tuple(sorted(wide))
 
 
 def two_layers(config: Any) -> Any:
@@ -256,10 +209,14 @@ def measure(
         capacity=round(fit.capacity / 2**30, 2),
         flops=fit.flops / config.train.segments_per_step,
         gigabytes=round(float(cost.get('bytes accessed', 0)) / 1e9, 1),
-        collectives=round(collectives_of(program, config.train.segments_per_step) / 1e6, 1)
+        collectives=round(
+            program_bytes.collectives_of(program, config.train.segments_per_step) / 1e6, 1
+        )
         if program
         else None,
-        wide_products=wide_products_of(program) if config.model.dtype == 'bfloat16' else (),
+        wide_products=program_bytes.wide_products_of(program)
+        if config.model.dtype == 'bfloat16'
+        else (),
         cycles=round(cycles / config.train.segments_per_step / 1e6, 2) if program else None,
     )
 
@@ -319,7 +276,12 @@ def times(label: str, needs: Needs) -> tuple[str, str, str, str]:
         return '', '', '', ''
     compute, memory = 1e3 * needs.flops / peaks[0], 1e12 * needs.gigabytes / peaks[1]
     if not needs.cycles:
-        return f'{compute:.1f}', f'{memory:.1f}', 'older' if needs.collectives else 'unknown', ''
+        return (
+            f'{compute:.1f}',
+            f'{memory:.1f}',
+            'unknown' if needs.collectives is None else 'older',
+            '',
+        )
     scheduled = 1e9 * needs.cycles / peaks[2]
     return f'{compute:.1f}', f'{memory:.1f}', f'{scheduled:.1f}', f'{compute / scheduled:.0%}'
 

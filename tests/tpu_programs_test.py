@@ -41,8 +41,8 @@ NEEDS = Needs(
 
 
 def test_collectives_and_products_of_a_program():
-    assert tpu_programs.collectives_of(PROGRAM, turns=3) == 60 + 8 + 4 + 3 * 20, 'loops: per turn'
-    assert tpu_programs.wide_products_of(PROGRAM) == ('x/dot',)
+    assert program_bytes.collectives_of(PROGRAM, turns=3) == 60 + 8 + 4 + 3 * 20, 'loops: per turn'
+    assert program_bytes.wide_products_of(PROGRAM) == ('x/dot',)
 
 
 def test_a_program_that_cannot_be_read_has_unknown_collectives(capsys):

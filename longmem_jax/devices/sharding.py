@@ -66,9 +66,7 @@ def make_mesh(sizes: dict[str, int], devices: Any = None) -> Mesh:
     shape, types = tuple(full.values()), (AxisType.Auto,) * len(full)
     try:
         return jax.make_mesh(shape, tuple(full), axis_types=types, devices=devices)
-    except (
-        NotImplementedError
-    ):  # 256 x 4 devices of a torus of 8 x 8 x 16: one side must be divided
+    except NotImplementedError:  # one side of the torus must be divided: 256 x 4 of 8 x 8 x 16
         placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
         return Mesh(placed, tuple(full), axis_types=types)
 

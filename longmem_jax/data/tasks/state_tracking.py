@@ -145,8 +145,9 @@ def _product(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.nda
     """The product of what was seen and the likeliest of what was before it; of equals any."""
     words, table = group(settings['group'])
     chances = np.zeros((len(asked), len(words) + 1))
-    for first in np.unique(begin):
-        (rows,) = np.nonzero(begin == first)
+    order = np.argsort(begin, kind='stable')
+    firsts, places = np.unique(begin[order], return_index=True)
+    for first, rows in zip(firsts, np.split(order, places)[1:], strict=True):
         seen = products(table, inputs[first : asked[rows].max() + 1])[asked[rows] - first]
         before = after(settings['group'], min(int(first), MIXED))
         likeliest = before > before.max() * (1 - 1e-9)
