@@ -322,8 +322,8 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     assert '| `infini` | 1 | 100 | 2.0 | 3.000 [4.000] |' in text
     assert '| `infini` | 0.0100 | 2.00 (1.50 - 2.50) |' in text
     assert '| trigram |  |  |  | 2.500 |' in text
-    assert '- novels: no row.' in text
-    assert '`local` (1 of 2 seeds)' in text
+    assert '- novels: not run: all.' in text
+    assert '- mqar: 1 of 2 seeds: `local`; 2 of 2 seeds: `infini`; not run: all others.' in text
     assert set(json.loads((tmp_path / 'leaderboard.json').read_text())) == {
         'mqar',
         'stdlib',

@@ -192,19 +192,24 @@ def of_speed(by_row: dict[str, Any]) -> str:
 
 
 def missing(found: Found, seeds: int) -> list[str]:
-    """What is not there: a line per column, with the rows and how many of the seeds they lack."""
+    """What is not there: a line per column, with rows by the number of their seeds."""
     lines = []
     for name in columns.RUN:
         wanted = 1 if name == 'speed' else seeds
-        absent = []
+        counts: dict[int, list[str]] = {}
         for row in rows.names():
-            count = len(found.get(name, {}).get(row, {}))
-            if count < wanted:
-                absent.append(f'`{row}`' if not count else f'`{row}` ({count} of {wanted} seeds)')
-        if len(absent) == len(rows.names()) and name not in found:
-            lines.append(f'- {name}: no row.')
-        elif absent:
-            lines.append(f'- {name}: {", ".join(absent)}.')
+            counts.setdefault(len(found.get(name, {}).get(row, {})), []).append(f'`{row}`')
+        most = max(counts, key=lambda count: len(counts[count]))
+        others = 'all others' if len(counts) > 1 else 'all'
+        parts = [
+            f'{f"{count} of {wanted} seeds" if count else "not run"}: {", ".join(of_count)}'
+            for count, of_count in sorted(counts.items())
+            if count != most
+        ]
+        if most < wanted:
+            parts.append(f'{f"{most} of {wanted} seeds" if most else "not run"}: {others}')
+        if min(counts) < wanted:
+            lines.append(f'- {name}: {"; ".join(parts)}.')
     return lines
 
 
