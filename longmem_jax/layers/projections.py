@@ -13,11 +13,38 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.devices import hardware
 from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.rows_product import rows_of_a_lane_times, rows_times
 
 JOINT_NORM = 'joint_rmsnorm'  # one RMSNorm of the vectors of all heads together
+
+
+def _to_heads(x: jax.Array, kernel: jax.Array, precision: jax.lax.PrecisionLike) -> jax.Array:
+    """[..., length, width] times [width, heads, head_dim]: [..., heads, length, head_dim].
+
+    For TPUs, a product that gives heads and tokens in this order. As a product of rows, which takes a
+    tenth of a step less on CPUs, its vectors would be copied in the backward pass (docs/tpu.md). A
+    `vmap` over lanes, of `x` with an axis less, has its own product of rows.
+    """
+    if x.ndim > 2 and hardware.platform() == 'tpu':
+        return jnp.einsum('...ld,dhk->...hlk', x, kernel, precision=precision)
+    times = rows_times if x.ndim > 2 else rows_of_a_lane_times
+    rows = times(x, kernel.reshape(x.shape[-1], -1), precision)
+    return jnp.swapaxes(rows.reshape(*x.shape[:-1], *kernel.shape[1:]), -3, -2)
+
+
+def _from_heads(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """[..., heads, length, head_dim] times [heads, head_dim, width]: [..., length, width].
+
+    As in `_to_heads`.
+    """
+    if x.ndim > 3 and hardware.platform() == 'tpu':
+        return jnp.einsum('...hlk,hkd->...ld', x, kernel)
+    times = rows_times if x.ndim > 3 else rows_of_a_lane_times
+    rows = jnp.swapaxes(x, -3, -2)
+    return times(rows.reshape(*rows.shape[:-2], -1), kernel.reshape(-1, kernel.shape[-1]))
 
 
 class HeadsIn(nn.Module):
@@ -50,22 +77,20 @@ class HeadsIn(nn.Module):
         width = x.shape[-1]
         init = initializers.with_axes(self.kernel_init, ('embed', self.axis, 'head_dim'))
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
-        flat = kernel.astype(self.dtype).reshape(width, -1)
-        times = rows_times if x.ndim > 2 else rows_of_a_lane_times
-        projected = times(x.astype(self.dtype), flat, self.precision)
-        projected = projected.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
+        projected = _to_heads(x.astype(self.dtype), kernel.astype(self.dtype), self.precision)
         if self.bias:
             zeros = initializers.with_axes(nn.initializers.zeros, (self.axis, 'head_dim'))
             bias = self.param('bias', zeros, (self.num_heads, self.head_dim))
-            projected = projected + bias.astype(self.dtype).reshape(
-                (1,) * (x.ndim - 1) + bias.shape
+            projected = projected + bias.astype(self.dtype)[:, None].reshape(
+                (1,) * (x.ndim - 2) + (self.num_heads, 1, self.head_dim)
             )
         if self.norm == JOINT_NORM:
-            joint = projected.reshape(*x.shape[:-1], -1)
-            projected = Norm('rmsnorm', self.epsilon, name='norm')(joint).reshape(projected.shape)
-        elif self.norm != 'none':
-            projected = Norm(self.norm, self.epsilon, name='norm')(projected)
-        return jnp.swapaxes(projected, -3, -2)
+            joint = jnp.swapaxes(projected, -3, -2)
+            normed = Norm('rmsnorm', self.epsilon, name='norm')(joint.reshape(*x.shape[:-1], -1))
+            return jnp.swapaxes(normed.reshape(joint.shape), -3, -2)
+        if self.norm != 'none':
+            return Norm(self.norm, self.epsilon, name='norm')(projected)
+        return projected
 
 
 class HeadsOut(nn.Module):
@@ -88,13 +113,10 @@ class HeadsOut(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Projects `x` [..., num_heads, length, head_dim] to [..., length, d_model]."""
-        heads, length, head_dim = x.shape[-3:]
+        heads, _, head_dim = x.shape[-3:]
         init = initializers.with_axes(self.kernel_init, (self.axis, 'head_dim', 'embed'))
         kernel = self.param('kernel', init, (heads, head_dim, self.d_model))
-        flat = kernel.astype(self.dtype).reshape(-1, self.d_model)
-        by_position = jnp.swapaxes(x.astype(self.dtype), -3, -2)
-        times = rows_times if x.ndim > 3 else rows_of_a_lane_times
-        y = times(by_position.reshape(*x.shape[:-3], length, -1), flat, None)
+        y = _from_heads(x.astype(self.dtype), kernel.astype(self.dtype))
         if self.bias:
             zeros = initializers.with_axes(nn.initializers.zeros, ('embed',))
             bias = self.param('bias', zeros, (self.d_model,)).astype(self.dtype)

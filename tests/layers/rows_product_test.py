@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
+from longmem_jax.devices import hardware
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.rows_product import dot_general, rows_times
 
@@ -57,6 +58,29 @@ def test_gradients_of_matrices_sum_over_one_axis(name):
         f'{name}: products sum over {summed} axes, at most one expected.\n'
         f'Multiply with layers.rows_product.rows_times.'
     )
+
+
+@pytest.mark.parametrize('name', ['heads in', 'heads out'])
+def test_products_for_tpus_are_the_same(name, monkeypatch):
+    """They contract and return heads as they are, so that nothing is copied."""
+    module, shape = MAPS[name]
+    (x,) = drawn(shape)
+    params = module.init(jax.random.key(0), x)
+
+    def total(params, x):
+        return (module.apply(params, x) ** 2).sum()
+
+    by_rows = jax.value_and_grad(total, (0, 1))(params, x)
+    monkeypatch.setattr(hardware, 'platform', lambda: 'tpu')
+    for one, other in zip(
+        *map(jax.tree.leaves, (jax.value_and_grad(total, (0, 1))(params, x), by_rows)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    products = [
+        str(jax.make_jaxpr(module.apply)(params, x)).count(word)
+        for word in ('dot_general', 'reshape')
+    ]
+    assert products == [1, 0], 'a product for TPUs reshapes nothing'
 
 
 def test_a_function_per_device_sums_the_gradient_of_a_shared_matrix():
