@@ -11,7 +11,7 @@ import ml_collections
 
 from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_problems, packing_problems, training_problems
-from longmem_jax.config.sections import in_use, sections
+from longmem_jax.config.sections import WHOLE_TASK, in_use, sections
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import prng_problems
@@ -69,14 +69,14 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
     except UsageError as error:
         problems.append(str(error))
     if config.data.source in TASKS:
-        problems += under('config.data.task', TASKS[config.data.source].check(config.data.task))
+        problems += _of_task(config.data.task, TASKS[config.data.source].check(config.data.task))
     if config.data.path and (config.data.source == 'stdlib' or config.data.source in TASKS):
         problems.append(
             f'config.data.path = {config.data.path!r}: data.source = {config.data.source!r} reads no '
             "files; add --config.data.source=text, or --config.data.path=''"
         )
     if config.data.source in SOURCES and (check := SOURCES[config.data.source].check):
-        problems += under('config.data.task', check(config.data.task))
+        problems += _of_task(config.data.task, check(config.data.task))
     problems += (
         _numbers(config)
         + _gradient(config.train)
@@ -373,12 +373,19 @@ def _generate(config: Any) -> list[str]:
     return under('config.generate', problems + between(settings, 0, 1, 'top_p'))
 
 
+def _of_task(task: Any, problems: list[str]) -> list[str]:
+    """Problems of the fields of `config.data.task`; a config of another kind has none of them."""
+    whole = [f'config.data.task has no fields: {WHOLE_TASK}'] if problems and not task else []
+    return under('config.data.task', problems) + whole
+
+
 def context_problems(config: Any, section: str) -> list[str]:
     """Problems of `config.SECTION.context`, tokens of overlapping windows."""
     context, length = config[section].context, config.evaluate.segment_length
     where, source = f'config.{section}.context = {context}', config.data.source
     if not 0 <= context < max(length, 1):  # a wrong length is told elsewhere
-        return [f'{where}: must lie between 0 and config.evaluate.segment_length = {length}']
+        less = f'config.evaluate.segment_length = {length}, the tokens of a window'
+        return [f'{where}: must be at least 0 and less than {less}; set a longer window, too']
     texts = source not in TASKS and (source not in SOURCES or SOURCES[source].reads == 'texts')
     if texts or not context:
         return []

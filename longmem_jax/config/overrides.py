@@ -15,7 +15,7 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config.recipes import holds
-from longmem_jax.config.sections import add, sections
+from longmem_jax.config.sections import WHOLE_TASK, add, sections
 from longmem_jax.errors import ELSEWHERE, UsageError, nearest
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.problems import is_possible
@@ -127,6 +127,8 @@ def _child(
     last = argument.partition('=')[0].rpartition('.')[2]
     if elsewhere := [*named(config, last), *named(config, ELSEWHERE.get(last, ''))]:
         said.append(f'there is {", ".join(elsewhere)}')
+    if where == 'config.data.task' and not fields:
+        said.append(WHOLE_TASK)
     if fields:
         near = '' if f'{where}.{ELSEWHERE.get(name)}' in elsewhere else nearest(name, fields)
         said.append(f'{near}the fields are {", ".join(fields)}')

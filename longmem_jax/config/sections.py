@@ -8,6 +8,12 @@ from ml_collections import config_dict
 from longmem_jax.registry import SUBJECTS, load
 from longmem_jax.subject import Section
 
+# What to do where `config.data.task` is empty.
+WHOLE_TASK = (
+    'take a config of the task, such as --config=recall, or give all fields at once: '
+    '--config.data.task="{\'documents\': 1000, ...}"'
+)
+
 
 def sections() -> dict[str, Section]:
     """All sections that subjects bring, by name; of two with one name ours counts, else the first."""

@@ -124,9 +124,11 @@ def test_any_config_can_read_another_source():
         ('--config.evaluate.model.foo=3', ["config.model has no field 'foo'", 'attention']),
         ('--config.evaluate.model.infini.rule=delta', [':memory=infini']),
         ('--config.model.infini.rule=delta', ["does not use 'infini'", ':memory=infini']),
-        ('--config.data.task.kind=needles', ["data.task has no fields in this config, so no 'kind'"]),
+        ('--config.data.task.kind=needles',
+         ["data.task has no fields in this config, so no 'kind'", 'all fields at once']),
         ('--config.data.task.name=x',
-         ["no fields in this config, so no 'name'; there is config.data.name, config.optimizer.name."]),
+         ["no fields in this config, so no 'name'; there is config.data.name, config.optimizer.name; "
+          'take a config of the task']),
         ('--config.train.num_steps=many', ['--config.train.num_steps', "an int, such as", "'many'"]),
         ('--config.train.num_steps=1.5', ["got '1.5'"]),
         ('--config.optimizer.learning_rate=high', ['must be a float', "got 'high'"]),
