@@ -190,6 +190,20 @@ def test_a_length_in_which_nothing_fits_is_refused_with_one_that_fits(tmp_path):
     load.load(config.data, 'test', Bytes())
 
 
+def test_a_length_is_refused_in_tokens_before_there_is_a_vocabulary(tmp_path):
+    """The texts to learn it from are bytes, of which the user knows nothing."""
+    config, texts = (
+        config_of(tmp_path, name='qa3', lengths=(40,), prompt=8),
+        SOURCES['babilong'].texts,
+    )
+    with pytest.raises(UsageError, match='in 40 tokens, of which 8 are for the prompt; ') as error:
+        texts(config.data, 'train')
+    about = int(str(error.value).split('do in about ')[1][:-1])
+    assert 100 < about < 250
+    config.data.task.lengths = (about,)
+    texts(config.data, 'train')
+
+
 def test_texts_without_sentences_are_refused(tmp_path):
     config = config_of(tmp_path)
     (tmp_path / 'test.txt').write_text('no sentence ends here ' * 400)

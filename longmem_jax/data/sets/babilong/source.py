@@ -107,6 +107,7 @@ class Documents:
         """
         self.tokenizer, self._split, self._seed = tokenizer, split, data.seed
         self._task, task = data.task.name, data.task
+        self._bytes_per_token = bytes_per_token
         self._prompt = task.prompt * bytes_per_token
         self._lengths = tuple(length * bytes_per_token for length in task.lengths)
         self._weights = [1 / (length + FACTS) for length in self._lengths]
@@ -134,10 +135,18 @@ class Documents:
             tokens = sum(map(len, self._facts(sample, draws)))
             needs.append(max(tokens, _least_tokens(sample)))
         if np.mean(np.asarray(needs) <= room) < LEAST_SHARE:
+            # In the tokens of the config, also while there is no vocabulary to count them with.
+            unit, half = self._bytes_per_token, int(np.median(needs)) + self._prompt
+            one_fits = f'with this tokenizer half of them do in {half:,}'
+            if unit > 1:
+                one_fits = (
+                    f'if a token has {unit} bytes, as is assumed until the vocabulary is learned, half '
+                    f'of them do in about {-(-half // unit):,}'
+                )
             raise UsageError(
-                f'config.data.task.lengths: hardly any question of {self._task} fits in {length:,} '
-                f'tokens, of which {self._prompt} are for the prompt; with this tokenizer half of them '
-                f'do in {int(np.median(needs)) + self._prompt:,}.'
+                f'config.data.task.lengths: hardly any question of {self._task} fits in '
+                f'{length // unit:,} tokens, of which {self._prompt // unit} are for the prompt; '
+                f'{one_fits}.'
             )
 
     def _facts(self, sample: Sample, draws: random.Random) -> list[np.ndarray]:
