@@ -29,13 +29,13 @@ def check(model: Any, segment_length: int) -> list[str]:
         found.append('pooler = False: must be True, its vector is that of a text')
     if set(model.attention) != {'local'} or set(model.feed_forward) != {'dense'}:
         found.append(
-            "attends to whole texts: config.model.attention must be 'local' and "
+            "encoder: attends to whole texts; config.model.attention must be 'local' and "
             "config.model.feed_forward 'dense' in all layers"
         )
     if model.num_positions < segment_length:
         found.append(
-            f'config.model.num_positions = {model.num_positions}: is less than the longest text, '
-            f'config.train.segment_length = {segment_length}'
+            f'encoder: config.model.num_positions = {model.num_positions} is less than the longest '
+            f'text, config.train.segment_length = {segment_length}'
         )
     return found
 

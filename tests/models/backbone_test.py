@@ -9,6 +9,7 @@ from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.hosts import hosts
 from longmem_jax.hosts.model_fields import model_of
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.parameters import unbox
 from tests import toys
 from tests.toys import apply, random_segments, run, toy, with_config
@@ -77,6 +78,21 @@ def test_problems(changes, message):
     config.model.update(changes)
     problems = checks.find_problems(config, 1)
     assert any(message in problem for problem in problems), problems
+
+
+def test_problems_of_a_text_encoder_name_what_they_are_about():
+    """Each stands behind the path of the section."""
+    given = dict(
+        model_type='bert', vocab_size=9, num_hidden_layers=1, hidden_size=8, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=6, type_vocab_size=2,
+    )  # fmt: skip
+    model = model_of(given, 'bert')
+    assert KINDS['text_encoder'].check(model, 6) == []
+    model.attention = ('infini',)
+    found = KINDS['text_encoder'].check(model, 8)
+    assert [problem.partition(':')[0] for problem in found] == ['encoder', 'encoder']
+    assert "encoder: attends to whole texts; config.model.attention must be 'local'" in found[0]
+    assert 'config.model.num_positions = 6 is less' in found[1]
 
 
 def test_a_text_encoder_ignores_padding():
