@@ -15,7 +15,7 @@ def measure(experiment: Experiment, split: str = 'test') -> floors.Floors:
     Prints and saves the table.
 
     Raises:
-      UsageError: an unknown split, or one whose questions no rule answers.
+      UsageError: an unknown split, one whose questions no rule answers, or a source without floors.
     """
     require_split(split)
     found = floors.measure(
@@ -29,7 +29,12 @@ def measure(experiment: Experiment, split: str = 'test') -> floors.Floors:
 
 
 def show_beside(progress: Progress, experiment: Experiment, split: str) -> None:
-    """Prints the floors of the workdir if they are of what was evaluated; else how to get them."""
+    """Prints the floors of the workdir if they are of what was evaluated; else how to get them.
+
+    Nothing for a source that has none.
+    """
+    if not floors.has_floors(experiment.config.data):
+        return
     found = floors.saved(experiment.workdir)
     if found is None:
         progress.say('What rules without a learned memory score: --mode=floors')

@@ -45,6 +45,7 @@ class DataSource(NamedTuple):
         by name, as JSON; '' = none.
       require: 'module:function': raises `UsageError` for a config whose scores lack a package.
       players: (`config.data`, tokenizer) to rules to compare models with; None = n-grams.
+      ngrams: whether n-grams can be a floor; False = only answers are scored, which have no bytes.
       prompts: (`config.data`, tokenizer) to the test split as prompts, for each length; None = none.
     """
 
@@ -56,6 +57,7 @@ class DataSource(NamedTuple):
     scores: str = ''
     require: str = ''
     players: Callable[[Any, Any], Players] | None = None
+    ngrams: bool = True
     prompts: Callable[[Any, Any], Iterable[Prompts]] | None = None
 
 

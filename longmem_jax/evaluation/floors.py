@@ -21,7 +21,7 @@ from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS, Players, Task
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.data.windows import Windows
-from longmem_jax.errors import number_of
+from longmem_jax.errors import UsageError, number_of
 from longmem_jax.evaluation.ngrams import NGrams, stream
 from longmem_jax.evaluation.result import scored_text, segment_text
 from longmem_jax.files import checksum, write_json
@@ -63,9 +63,16 @@ def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyC
     `train` makes the training corpus; it is called for texts only.
 
     Raises:
-      UsageError: a split whose questions no rule answers.
+      UsageError: a split whose questions no rule answers, or a source without floors of this kind.
     """
-    evaluate = config.evaluate
+    evaluate, where = config.evaluate, f'--mode=floors: config.data.source = {config.data.source!r}'
+    if not has_floors(config.data):
+        advice = 'Compare with a model without a memory.'
+        if SOURCES[config.data.source].scores:
+            advice = 'Its floor, the most frequent class, is printed by --mode=evaluate of a run.'
+        raise UsageError(
+            f'{where} has answers only, no text that n-grams could predict, and no rules. {advice}'
+        )
     if evaluate.context:
         corpus = Windows(corpus, evaluate.segment_length, evaluate.context)
     total = dict.fromkeys(('scored', 'tokens', 'num_bytes', 'answers'), 0.0)
@@ -89,6 +96,11 @@ def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyC
         tokens, real, counted = _training_text(config, train())
         ngrams = NGrams(tokens, real, corpus.tokenizer.vocab_size, ORDER)
         nll = _of_text(ngrams, corpus.tokenizer.begin, parts)
+        if total['scored'] and not total['num_bytes']:
+            raise UsageError(
+                f'{where}: the documents of {split} have no bytes, so that n-grams have no bits per '
+                'byte; give texts, a task, or a source with rules (DataSource.players).'
+            )
         scores = {
             NAMES[order - 1]: _text_scores(sum_of_order, total)
             for order, sum_of_order in enumerate(nll, start=1)
@@ -115,6 +127,13 @@ def _players(data: Any, tokenizer: Tokenizer) -> Task | Players | None:
         return TASKS[data.source]
     make = SOURCES[data.source].players
     return make(data, tokenizer) if make else None
+
+
+def has_floors(data: Any) -> bool:
+    """Whether rules or n-grams can be compared with models on a `config.data`."""
+    if data.source in TASKS or data.source not in SOURCES:
+        return True
+    return SOURCES[data.source].players is not None or SOURCES[data.source].ngrams
 
 
 def settings_of(config: Any, split: str) -> str:

@@ -15,6 +15,7 @@ from longmem_jax.data.order import shared_out
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.data.windows import Windows
+from longmem_jax.errors import UsageError
 from longmem_jax.evaluation import floors
 from longmem_jax.evaluation.ngrams import NGrams, stream
 from longmem_jax.evaluation.tables import show_floors
@@ -165,6 +166,25 @@ def shown(workdir, config):
     experiment = Experiment(config, workdir, None)
     show_beside(Progress(0, log_every=0, out=out), experiment, 'test')
     return out.getvalue()
+
+
+def test_classes_have_their_floor_elsewhere_and_nothing_has_bits_without_bytes(tmp_path):
+    """Refused before anything is read; an evaluation does not send there."""
+    config = configuration()
+    for source, message in (
+        ('superglue', 'the most frequent class, is printed by --mode=evaluate'),
+        ('passkey', 'Compare with a model without a memory'),
+    ):
+        config.data.source = source
+        with pytest.raises(UsageError, match=f"'{source}' has answers only.*{message}"):
+            floors.measure(config, 'test', None, pytest.fail)
+        assert shown(tmp_path, config) == ''
+    corpus = Texts(0)
+    corpus.sizes = [0] * len(corpus.sizes)  # the bytes
+    config = configuration()
+    corpus.lengths = Texts(0).lengths
+    with pytest.raises(UsageError, match='documents of test have no bytes'):
+        floors.measure(config, 'test', corpus, lambda: Texts(1))
 
 
 def test_floors_are_shown_beside_results_of_the_same_settings(tmp_path):

@@ -83,4 +83,4 @@ class _Documents(Sequence[Any]):
         return text[start : start + length]
 
 
-SOURCE = source_of(_Documents, check)
+SOURCE = source_of(_Documents, check, ngrams=False)

@@ -87,6 +87,8 @@ def source_of(
     check: Callable[[Any], list[str]],
     scores: str = '',
     require: str = '',
+    *,
+    ngrams: bool = True,
 ) -> DataSource:
     """A source whose documents are made of pieces.
 
@@ -100,4 +102,5 @@ def source_of(
         sampled=False,
         scores=scores,
         require=require,
+        ngrams=ngrams,
     )

@@ -195,4 +195,6 @@ def _documents(data: Any, split: str) -> list[tuple[Piece, ...]]:
     ]
 
 
-SOURCE = source_of(_documents, check, 'longmem_jax.hosts.commands.superglue:answer_split')
+SOURCE = source_of(
+    _documents, check, 'longmem_jax.hosts.commands.superglue:answer_split', ngrams=False
+)
