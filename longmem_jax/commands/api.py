@@ -103,6 +103,8 @@ def evaluate(
     """
     experiment = _of_run(workdir, changes)
     mode = modes.choose('evaluate', experiment.config, {})
+    if modes.writes(mode, experiment.config):  # noticed before anything is scored
+        prepare_workdir(str(experiment.workdir), trained=True)
     return load(mode.function)(experiment, split=split)
 
 

@@ -87,8 +87,22 @@ def is_meant(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
 
 def writes(mode: Mode, config: Any) -> bool:
     """Whether a mode puts files into the workdir; the others read a run that may be read-only, and
-    write where an option says."""
-    return mode.writes or mode.name == 'evaluate' and config.data.source == 'recall'
+    write where an option says.
+
+    An evaluation does if its task has a series, or its source scores of its own.
+    """
+    if mode.writes or mode.name != 'evaluate':
+        return mode.writes
+    from longmem_jax.data.sources import SOURCES
+    from longmem_jax.data.tasks.registry import TASKS
+
+    source = config.data.source
+    if source in TASKS:
+        return TASKS[source].series is not None
+    found = SOURCES.get(source)
+    if found is None or not found.scores:
+        return False
+    return found.scored is None or found.scored(config.data.task)
 
 
 def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:

@@ -42,7 +42,8 @@ class DataSource(NamedTuple):
       reads: what it is for, see `models.kinds.Kind.reads`.
       sampled: whether a checkpoint keeps a digest of some of its tokenized documents.
       scores: 'module:function' of its own scores: (experiment, parameters, split, progress) to results
-        by name, as JSON; '' = none.
+        by name, as JSON, which it also writes to the workdir; '' = none.
+      scored: `config.data.task` to whether there are `scores`; None = always.
       require: 'module:function': raises `UsageError` for a config whose scores lack a package.
       players: (`config.data`, tokenizer) to rules to compare models with; None = n-grams.
       ngrams: whether n-grams can be a floor; False = only answers are scored, which have no bytes.
@@ -55,6 +56,7 @@ class DataSource(NamedTuple):
     reads: str = 'texts'
     sampled: bool = True
     scores: str = ''
+    scored: Callable[[Any], bool] | None = None
     require: str = ''
     players: Callable[[Any, Any], Players] | None = None
     ngrams: bool = True

@@ -89,6 +89,7 @@ def source_of(
     require: str = '',
     *,
     ngrams: bool = True,
+    scored: Callable[[Any], bool] | None = None,
 ) -> DataSource:
     """A source whose documents are made of pieces.
 
@@ -101,6 +102,7 @@ def source_of(
         check,
         sampled=False,
         scores=scores,
+        scored=scored,
         require=require,
         ngrams=ngrams,
     )

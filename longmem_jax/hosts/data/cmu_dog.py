@@ -161,4 +161,5 @@ SOURCE = source_of(
     check,
     'longmem_jax.hosts.commands.dialogue:respond_split',
     'longmem_jax.hosts.commands.dialogue:require',
+    scored=lambda task: task.respond,
 )

@@ -1,0 +1,73 @@
+"""Which modes write into the folder of a run, which must then be writable before they begin."""
+
+import pytest
+
+import longmem_jax
+from longmem_jax import workdir
+from longmem_jax.commands import api, modes
+from longmem_jax.config.base import base
+from longmem_jax.data.sources import SOURCES
+from longmem_jax.data.tasks.registry import TASKS
+from longmem_jax.errors import UsageError
+
+
+def config_of(source, **task):
+    config = base()
+    config.data.source = source
+    config.data.task = task
+    return config
+
+
+@pytest.mark.parametrize(
+    'source, task, writes',
+    [
+        ('text', {}, False),
+        ('ruler', {}, False),
+        ('copy', {}, False),
+        ('recall', {}, True),
+        ('state_tracking', {}, True),
+        ('babilong', {}, True),
+        ('superglue', {}, True),
+        ('cmu_dog', dict(respond=True), True),
+        ('cmu_dog', dict(respond=False), False),
+    ],
+)
+def test_an_evaluation_writes_what_its_task_or_source_writes(source, task, writes):
+    config = config_of(source, **task)
+    assert modes.writes(modes.choose('evaluate', config, {}), config) == writes
+    assert not modes.writes(modes.choose('generate', config, {}), config)
+
+
+def test_all_series_and_all_scores_count():
+    """Also those of later tasks and sources."""
+    names = [name for name, task in TASKS.items() if task.series]
+    names += [name for name, each in SOURCES.items() if each.scores and each.reads == 'texts']
+    for name in names:
+        config = config_of(name, respond=True)
+        assert modes.writes(modes.choose('evaluate', config, {}), config), name
+
+
+def test_a_read_only_folder_is_noticed_before_anything_is_scored(tmp_path, monkeypatch):
+    """From Python as by the command; other evaluations go on."""
+
+    def refused(folder):
+        raise OSError('Read-only file system')
+
+    begun = []
+    config = config_of('state_tracking')
+    monkeypatch.setattr(api, '_of_run', lambda *_: Run(config, tmp_path))
+    monkeypatch.setattr(api, 'load', lambda _: lambda *given, **flags: begun.append(given))
+    monkeypatch.setattr(workdir, 'probe', refused)
+    with pytest.raises(UsageError, match='cannot be written .*Read-only'):
+        longmem_jax.evaluate(tmp_path)
+    assert not begun
+    config.data.source = 'text'
+    longmem_jax.evaluate(tmp_path)
+    assert begun
+
+
+class Run:
+    """As much of an experiment as the choice of a mode needs."""
+
+    def __init__(self, config, folder):
+        self.config, self.workdir = config, folder
