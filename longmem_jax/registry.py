@@ -7,6 +7,7 @@ metadata as an entry point of one of the `GROUPS`. Our own subjects come in by t
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import sys
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +27,14 @@ GROUPS = {
     'subject': 'longmem_jax.subjects',
 }
 PREFIX = 'longmem_jax.'
+# The modules with the registries that `register` loads to compare names; those of subjects are loaded
+# by who uses them.
+HOMES = {
+    'memory': 'longmem_jax.memory.registry',
+    'task': 'longmem_jax.data.tasks.registry',
+    'source': 'longmem_jax.data.sources',
+}
+FREE = {'memory': 'longmem_jax.config.names:require_free'}  # what else has names
 _registered: dict[str, dict[str, Any]] = {kind: {} for kind in GROUPS}
 _registries: dict[str, 'Registry[Any]'] = {}  # by kind, those that are imported
 NEEDED = 'must be letters, digits and _, such as gated_delta'
@@ -44,13 +53,16 @@ def register(kind: str, name: str, value: Any) -> None:
       value: the object, or 'module:object', which is imported when it is first used.
 
     Raises:
-      UsageError: an unknown kind, a name that is no identifier or is taken, or an object of another
-        type or name.
+      UsageError: an unknown kind, a name that is no identifier or is taken, also by a field of
+        `config.model`, or an object of another type or name. Names of environments and methods are
+        compared when these are loaded, if that is later; then every use of them raises.
     """
     if kind not in GROUPS:
         raise UsageError(unknown('kind', kind, GROUPS))
     if not _is_name(name):
         raise UsageError(f'name = {name!r}: {NEEDED}')
+    if kind in HOMES:
+        importlib.import_module(HOMES[kind])
     known, registry = _registered[kind].get(name), _registries.get(kind)
     if known is not None and known != value:
         raise UsageError(
@@ -61,6 +73,9 @@ def register(kind: str, name: str, value: Any) -> None:
         registry.checked(name, value)
     if registry is not None and known is None and name in registry:
         raise UsageError(_taken(kind, name))
+    # Without this package there are no configs, and layers are used alone.
+    if kind in FREE and importlib.util.find_spec('ml_collections'):
+        load(FREE[kind])(name)
     _registered[kind][name] = value
     _names.cache_clear()
 
@@ -299,9 +314,11 @@ def _names(registry: Registry[Any]) -> dict[str, Any]:
             continue
         found[point.name] = point
     for name, target in list(_registered[registry._kind].items()):
-        if name in found:  # `register` came before this registry
-            del _registered[registry._kind][name]
-            raise UsageError(_taken(registry._kind, name))
+        if name in found:  # `register` came before this registry; nothing of ours is replaced
+            raise UsageError(
+                f'{_taken(registry._kind, name)} in register, in a new process (in a notebook: restart '
+                'the kernel)'
+            )
         found[name] = target
     return found
 

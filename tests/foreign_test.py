@@ -311,11 +311,39 @@ def test_what_is_registered_is_checked_and_used_at_once(site):
 
 
 def test_a_registry_refuses_what_was_registered_before_it(site):
+    """Each time, until it is taken away; our own is not replaced."""
+    own = LAYERS['linear']
     registry._registered['memory']['linear'] = entry_of(CODE)
     site()
-    with pytest.raises(UsageError, match="'linear': there is one of that name"):
-        LAYERS['full']
-    assert 'linear' in LAYERS and registry.foreign() == {}
+    for _ in range(2):
+        with pytest.raises(UsageError, match="'linear': there is one of that name.*new process"):
+            LAYERS['full']
+    registry.unregister('memory', 'linear')
+    assert LAYERS['linear'] is own and registry.foreign() == {}
+
+
+@pytest.mark.parametrize(
+    'name, message',
+    [
+        ('infini', 'there is one of that name'),
+        ('num_heads', 'configs have a config.model.num_heads; choose another name'),
+        ('seq2seq', 'configs have a config.model.seq2seq'),
+    ],
+)
+def test_taken_names_are_refused_by_register_itself(name, message):
+    """In a new process, in which nothing else is loaded yet; what follows works."""
+    program = (
+        'import longmem_jax\n'
+        'from longmem_jax.errors import UsageError\n'
+        'try:\n'
+        f'    longmem_jax.register("memory", {name!r}, "tests.foreign.longmem_theirs:ENTRY")\n'
+        'except UsageError as error:\n'
+        '    print(error)\n'
+        'print(longmem_jax.configure("quickstart:tiny").model.num_heads)\n'
+    )
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+    said, heads = ended.stdout.splitlines()
+    assert message in said and int(heads) > 0, ended.stderr
 
 
 def test_entry_points_are_found_through_the_backport():

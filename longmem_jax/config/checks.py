@@ -11,6 +11,7 @@ import ml_collections
 
 from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_problems, packing_problems, training_problems
+from longmem_jax.config.names import taken
 from longmem_jax.config.sections import WHOLE_TASK, in_use, sections
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
@@ -108,11 +109,8 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
 def _names() -> list[str]:
     """Names of other packages that are names of something else in every config."""
     config = base()
-    fields = {*config.model, *KINDS} - {*LAYERS.own}
-    wrong = {f'memory {name!r}': f'config.model.{name}' for name in LAYERS if name in fields}
-    ours = {*LAYERS.own}
-    recipes = {name for own in ours for name in LAYERS[own].recipe.by_name} - ours
-    wrong |= {f'memory {name!r}': f'memory={name}' for name in LAYERS if name in recipes}
+    known = taken()
+    wrong = {f'memory {name!r}': known[name] for name in LAYERS if name in known}
     wrong |= {f'section {name!r}': f'config.{name}' for name in sections() if name in config}
     return [
         f'{what} of another package: configs have a {field}; rename it, or leave that package out'
