@@ -81,7 +81,7 @@ class HeadsIn(nn.Module):
         if self.bias:
             zeros = initializers.with_axes(nn.initializers.zeros, (self.axis, 'head_dim'))
             bias = self.param('bias', zeros, (self.num_heads, self.head_dim))
-            projected = projected + bias.astype(self.dtype)[:, None].reshape(
+            projected = projected + bias.astype(self.dtype).reshape(
                 (1,) * (x.ndim - 2) + (self.num_heads, 1, self.head_dim)
             )
         if self.norm == JOINT_NORM:
