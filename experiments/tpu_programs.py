@@ -67,6 +67,7 @@ ENCODER = 'seq2seq.num_encoder_layers'
 ROWS = {
     'pg19': Row('pg19'),
     'pg19, fused': Row('pg19', FUSED),
+    'pg19, fused, rbg': Row('pg19', FUSED, others={'train.prng': 'rbg'}),
     'pg19, fused, pod': Row('pg19', FUSED, 'v5e:16x16', others=A_LANE),
     'pg19, fused, pod of v6e': Row('pg19', FUSED, 'v6e:16x16', others=A_LANE),
     'pg19, fused, pod of v5p': Row('pg19', FUSED, 'v5p:8x8x16', others=A_LANE | {'mesh.tensor': 4}),

@@ -16,7 +16,8 @@ from longmem_jax.config import checks
 from longmem_jax.data import content, conventions, lanes, load
 from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.tokenizers import Tokenizer
-from longmem_jax.devices import processes, sharding
+from longmem_jax.devices import hardware, processes, sharding
+from longmem_jax.devices.generators import compiler_options
 from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
@@ -283,13 +284,16 @@ def lower_step(experiment: Experiment, platform: str | None = None) -> jax.stage
     step = train_step.make_train_step(
         experiment.model, experiment.optimizer, experiment.schedule, experiment.config
     )
-    jitted = jax.jit(
-        step,
-        out_shardings=(experiment.state_shardings, sharding.replicated(experiment.mesh)),
-        donate_argnums=0,
-    )
     # Memories ask for the mesh, to keep to the lanes and rows of their own device.
     with jax.set_mesh(experiment.mesh):
+        jitted = jax.jit(
+            step,
+            out_shardings=(experiment.state_shardings, sharding.replicated(experiment.mesh)),
+            donate_argnums=0,
+            compiler_options=compiler_options(
+                experiment.config.train.prng, platform or hardware.platform()
+            ),
+        )
         traced = jitted.trace(experiment.abstract_state, *_abstract_batch(experiment))
         return traced.lower(lowering_platforms=(platform,) if platform else None)
 

@@ -160,7 +160,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         evaluate_every=EVERY,  # steps between scores of the validation split; 0 = only at the end
         seed=0,  # seed of initial parameters, dropout and other draws
         # Generator of a step's draws, such as dropout: 'threefry', or 'rbg', that of the hardware:
-        # nearly free on TPUs, but other numbers on another mesh.
+        # fewer cycles on TPUs, but other numbers on another mesh.
         prng='threefry',
         # Initial parameters, where shapes agree: workdir of another run, or the folder of a
         # Hugging Face model or its name on the hub.

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import optax
 
 from longmem_jax.data.lanes import Cursor
-from longmem_jax.devices import sharding
-from longmem_jax.devices.generators import step_key
+from longmem_jax.devices import hardware, sharding
+from longmem_jax.devices.generators import compiler_options, step_key
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import write_json
 from longmem_jax.generation.reader import fresh_state
@@ -207,7 +207,8 @@ class SpalmTask:
 
     def compile(self) -> Step:
         """The step; XLA compiles it on the first call."""
-        update = jax.jit(self._update, donate_argnums=0)
+        options = compiler_options(self._experiment.config.train.prng, hardware.platform())
+        update = jax.jit(self._update, donate_argnums=0, compiler_options=options)
         params = self._params if self._settings.frozen else None
 
         def call(state: SpalmState, inputs: Inputs, cursor: Cursor) -> tuple[SpalmState, Metrics]:

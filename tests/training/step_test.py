@@ -14,7 +14,7 @@ from longmem_jax.config.base import base
 from longmem_jax.data import lanes
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tokenizers import Bytes
-from longmem_jax.devices import sharding
+from longmem_jax.devices import generators, sharding
 from longmem_jax.experiment import Experiment, lower_step
 from longmem_jax.models import stack
 from longmem_jax.training import step as train_step
@@ -254,6 +254,13 @@ def test_a_step_draws_with_the_generator_of_the_config(prng):
     assert settings_of(config)['config']['train']['prng'] == prng, (
         'a resumed run says that it differs'
     )
+
+
+def test_tpus_draw_only_what_is_theirs():
+    """Without the option every chip drew the masks of all of them, of gigabytes."""
+    assert generators.compiler_options('rbg', 'tpu')
+    others = ('threefry', 'tpu'), ('rbg', 'gpu'), ('rbg', 'cpu')  # which do not know the option
+    assert not any(generators.compiler_options(*other) for other in others)
 
 
 def test_an_unknown_generator_is_refused():
