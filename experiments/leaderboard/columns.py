@@ -32,7 +32,7 @@ class Column(NamedTuple):
     """A column of the leaderboard.
 
     Attributes:
-      name: of `--columns=NAME`, and of `configs/leaderboard.py:task=`, but for `novels` and `speed`.
+      name: of `--columns=NAME`, and of `configs/leaderboard.py:task=`, but for those of `task` below.
       titles: of its tables: key of its scores to words.
       scored: `BITS`, `ANSWERS` or '' (times).
       asked: the tests, for a configuration and a size of the backbone.
@@ -50,7 +50,7 @@ class Column(NamedTuple):
     @property
     def task(self) -> str:
         """Of `configs/leaderboard.py:task=`."""
-        return {'novels': 'text', 'speed': 'mqar'}.get(self.name, self.name)
+        return {'novels': 'text', 'speed': 'mqar', 'far': 'surface'}.get(self.name, self.name)
 
 
 ANSWERS, BITS = 'right answers, %', 'bits per byte'
@@ -64,6 +64,7 @@ PAIRS = {
 KEYS = (1, 4, 16, 64)  # of a document
 DISTANCES = (64, 256, 1024, 4096, 16_384, 65_536, 1_048_576)
 FAR, FARTHEST, FEW, LEAST_ANSWERS = 16_384, 1_048_576, 8, 96
+FARTHER = (64, 10_485_760)  # distances that some of them can still do, at 16 keys
 GUESSING = (
     'they had less than half of the answers at the distance before: they count as guessing, 10 %.'
 )
@@ -93,6 +94,15 @@ def surface(config: Any, size: str) -> list[Asked]:
             task = dict(sizes=((4 * keys, keys),), distances=(distance,), eval_documents=documents)
             asked.append(Asked(str(keys), str(distance), task, chance))
     return asked
+
+
+def far(config: Any, size: str) -> list[Asked]:
+    """Documents of 16 keys, one per lane, that ask at once and after ten million tokens."""
+    task = dict(sizes=((4 * 16, 16),), eval_documents=config.evaluate.num_lanes)
+    return [
+        Asked('far', str(distance), task | dict(distances=(distance,)), 1 / 16)
+        for distance in FARTHER
+    ]
 
 
 def by_length(config: Any, size: str) -> list[Asked]:
@@ -143,6 +153,7 @@ COLUMNS = {
         Column('speed', {'speed': 'Time'}, ''),
         Column('mqar', {'mqar': 'MQAR'}, ANSWERS, by_pairs),
         Column('surface', SURFACE, ANSWERS, surface, NEAR_CHANCE),
+        Column('far', {'far': 'Recall: 16 keys, ten million tokens'}, ANSWERS, far, NEAR_CHANCE),
         Column('state', {'state_tracking': 'State tracking'}, ANSWERS, by_length, NOTHING_LEFT),
         Column('swaps', {'state_tracking': 'Products of swaps'}, ANSWERS, by_length, NOTHING_LEFT),
         Column('copying', {'mad': 'Selective copying'}, ANSWERS, by_length, NOTHING_LEFT),
