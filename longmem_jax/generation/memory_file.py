@@ -20,6 +20,7 @@ from longmem_jax import files
 from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
 from longmem_jax.in_place import readable_state
+from longmem_jax.training.identity import NO_NUMBER
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
 FORMAT = 'longmem_jax state 2'
@@ -158,7 +159,8 @@ def _require_model(where: str, metadata: dict[str, str], model: Any, params: Any
     given = json_file.parse(metadata['model'], f'{where}, model')
     schema.require(given, schema.fields({}, others=True), f'{where}, model')
     saved = json.loads(json.dumps(earlier.completed(given, current)))
-    fields = sorted(k for k in {*saved, *current} if saved.get(k) != current.get(k))
+    compared = {*saved, *current}.difference(NO_NUMBER)  # as checkpoints are
+    fields = sorted(k for k in compared if saved.get(k) != current.get(k))
     if fields:
         listed = '; '.join(
             f'{schema.shown(k)[1:-1]}: {schema.shown(saved.get(k))} there, '

@@ -16,6 +16,7 @@ MODEL = 'config.model'
 RUN_FILE = 'run.json'  # which run a folder of checkpoints is of
 BACK = 'back'  # there: to which step the run went back, and with which settings
 BEST = 'best'  # there: the step of the best checkpoint
+NO_NUMBER = ('kernels', 'remat', 'loss_blocks')  # fields of `config.model` that change none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +54,7 @@ def settings_of(config: Any) -> dict[str, Any]:
 def model_of(config: Any) -> dict[str, Any]:
     """`config.model` as a checkpoint keeps it: without what changes no number."""
     model = config.model.to_dict()
-    left_out = ('kernels', 'remat', 'loss_blocks')
-    return {name: value for name, value in model.items() if name not in left_out}
+    return {name: value for name, value in model.items() if name not in NO_NUMBER}
 
 
 def run_of(directory: Path) -> str | None:

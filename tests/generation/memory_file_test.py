@@ -116,6 +116,18 @@ def test_metadata_are_not_trusted(saved, tmp_path, changes, message):
         load(tmp_path / 's')
 
 
+def test_a_memory_is_read_with_what_changes_no_number(tmp_path):
+    """One written with fused kernels on a GPU, or by a run that kept less for its derivatives."""
+    model, params = toy('transformer_xl')
+    fresh, plain = fresh_state(model, params, 1), memory_file.described(model)
+    other = plain | dict(kernels='fused', remat='nothing_saveable', loss_blocks=2)
+    memory_file.save(tmp_path / 's', fresh, np.asarray([[1, 2]]), other, params)
+    _, pending = memory_file.load(tmp_path / 's', fresh, plain, params)
+    assert pending.tolist() == [[1, 2]]
+    with pytest.raises(UsageError, match='d_model: .* there, 7 here'):
+        memory_file.load(tmp_path / 's', fresh, plain | dict(d_model=7), params)
+
+
 def test_only_regular_files_are_replaced_and_links_stay(tmp_path):
     model, params = toy('transformer_xl')
     fresh = fresh_state(model, params, 1)
