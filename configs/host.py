@@ -11,10 +11,11 @@ the rate of the rest; `frozen` keeps it as it is. `lora=8` adds low-rank parts t
 values. `segment=1024` is the length of segments, `position=rotary` replaces the positions in the host's
 embeddings. With `memory=none`, `context=1024` is the most that a token sees; without it the cache in
 training has at most 2,048 tokens. `graft=FILE` puts what --mode=export --graft=FILE wrote onto an
-untouched host. `:tiny` is for two cores, and without `path` of a small model of bytes that has learned
-nothing. What was loaded, is new, and was ignored is printed. Without `--config.data` it reads the
-Python standard library. `:passkey` asks for keys that were given in the books of `--config.data.path`,
-at distances in characters.
+untouched host; a folder that was exported with a memory keeps it with `memory=none`. Both are read in
+the segments of their training. `:tiny` is for two cores, and without `path` of a small model of bytes
+that has learned nothing. What was loaded, is new, and was ignored is printed. Without `--config.data`
+it reads the Python standard library. `:passkey` asks for keys that were given in the books of
+`--config.data.path`, at distances in characters.
 
 The default is `memory=infini`, which needs least; it gained .0004 bits per byte on two hosts of 3
 layers, windows of older keys up to .03 (experiments/hosts). On SmolLM2-135M `memory=moba` gains .013
@@ -122,13 +123,19 @@ def get_config(arg=''):
                 'frozen with host_rate=: frozen is host_rate=0; leave one of the two out.'
             )
         length = grafting.use_host(config, **host)
+        if length:  # a memory that was trained before, of a graft or an exported folder
+            if host['context']:
+                raise UsageError(
+                    f'context={host["context"]}: the host has a memory already, whose context is a '
+                    'segment; leave context= out, or give segment=N.'
+                )
+            if 'segment=' not in arg:
+                config.train.segment_length = length
+            config.data.add_bos = 'always'  # as its training read every text
         if host['graft']:
             if name != 'none' or where['layers'] or where['rotary'] or where['beside']:
                 raise UsageError('graft=FILE: brings its memory; leave out memory= and its place.')
-            if 'segment=' not in arg:
-                config.train.segment_length = length
             config.model.lora.rank = learned['lora'] or config.model.lora.rank
-            config.data.add_bos = 'always'  # as its training read every text
             learn(config)
             return
         numbers = where['layers'] and grafting.numbers(where['layers'], config.model.num_layers)

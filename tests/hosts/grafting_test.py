@@ -263,6 +263,12 @@ def test_a_host_that_was_exported_with_a_memory_keeps_it_or_is_refused(tmp_path)
     for memory in ('infini', 'compressive,layers=0', 'local,position=rotary'):
         with pytest.raises(UsageError, match='attention has infini already, .* memory=none keeps'):
             host_config.get_config(f'{argument},memory={memory}')
+    # It is read as it was trained: in its segments, after a begin token.
+    folder = argument.replace(f',segment={LENGTH}', ',memory=none')
+    config = host_config.get_config(folder)
+    assert (config.train.segment_length, config.data.add_bos) == (LENGTH, 'always')
+    with pytest.raises(UsageError, match='context=2: the host has a memory already'):
+        host_config.get_config(f'{folder},context=2')
     both = host_config.get_config(f'{argument},memory=product_key').model
     assert (both.attention, both.feed_forward) == (('infini',) * 2, ('dense', 'product_key'))
 
