@@ -19,6 +19,7 @@ def model_card(
     metadata: Mapping[str, Any] | None = None,
     own: Collection[str] = (),
     step: int = 0,
+    segment_length: int = 512,
     results: Mapping[str, Any] | None = None,
     dataset: Mapping[str, str] | None = None,
     graft: str = '',
@@ -31,6 +32,7 @@ def model_card(
       metadata: further fields of the front matter, such as `license`.
       own: layers of the host itself.
       step: of the checkpoint.
+      segment_length: tokens per segment that it was trained with, for the lines that load it.
       results: the content of a run's `results.json`; evaluations become a table and `model-index`.
       graft: its name on the hub, of a card of what was added to the host alone.
       dataset: `type`, `name` and `split` of what they scored, for `model-index`.
@@ -70,7 +72,8 @@ def model_card(
         ]
     host = f'{base_model}{AND}{graft}' if graft else 'FOLDER'
     lines += ['', '```python', 'from longmem_jax.hosts import hosts', '']
-    lines += [f"host = hosts.find('{host}')", 'model = hosts.make(host.model, segment_length=512)']
+    lines += [f"host = hosts.find('{host}')"]
+    lines += [f'model = hosts.make(host.model, segment_length={segment_length})']
     lines += ['params = hosts.load(host, model)', '```']
     if results:
         lines += ['', '## Results', '']

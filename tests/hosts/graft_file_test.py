@@ -202,6 +202,7 @@ def test_a_graft_of_the_hub(tmp_path, monkeypatch):
     assert sent['memory.safetensors'] == tmp_path / 'b'
     card = sent['README.md'].decode()
     assert 'license: "mit"' in card and 'graft=org/name' in card and str(tmp_path) not in card
+    assert 'model = hosts.make(host.model, segment_length=4)' in card  # as it was trained
     hub = tmp_path / 'hub'
     hub.mkdir()
     library.snapshot_download = lambda name, **named: asked.append((name, named)) or str(hub)

@@ -97,6 +97,7 @@ def export(
         metadata=_metadata(license, source if like else ''),
         own=used(like.plain) if like else (),
         step=step,
+        segment_length=experiment.config.train.segment_length,
         results=results,
         dataset=_dataset(experiment.config.data),
         graft=hub.name if hub and graft else '',
