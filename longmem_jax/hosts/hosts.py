@@ -123,6 +123,10 @@ def find(source: str | Path, context: int = 0) -> Host:
     name = str(folder / 'config.json')
     if not isinstance(given, dict):
         raise UsageError(f'{name}: must be an object with the attributes of a model.')
+    if 'model_type' not in given and {'model', 'train'} <= given.keys():
+        raise UsageError(
+            f'{folder}: the workdir of a run; give the folder that --mode=export --folder= makes of it.'
+        )
     plain = model_fields.model_of(given, name, context)
     files, family = TensorFiles(folder), FAMILIES[given['model_type']]
     for whole in itertools.chain(*(family.names(row) for row in rows_of(family, plain))):

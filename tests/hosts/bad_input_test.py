@@ -149,6 +149,7 @@ def test_pickles_are_never_loaded(protocol, tmp_path):
         (b'[1]', 'must be an object'),
         (b'{"model_type": ["gpt2"]}', 'model_type'),
         (b'{"model_type": "gpt2", "vocab_size": NaN}', 'vocab_size'),
+        (b'{"model": {}, "train": {}}', 'the workdir of a run; give the folder that --mode=export'),
         (None, 'has no config.json'),
     ],
     ids=lambda value: repr(value)[:20],
