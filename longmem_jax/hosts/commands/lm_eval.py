@@ -10,6 +10,8 @@ requests that share it. Prints lm-eval's table; WORKDIR/lm_eval.json has its res
 """
 
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -18,7 +20,7 @@ from longmem_jax.commands import entry
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import write
+from longmem_jax.files import require_writable, write
 
 if __name__ == '__main__':
     _TASKS = flags.DEFINE_list('tasks', [], 'Names of tasks, groups or tags.')
@@ -51,15 +53,28 @@ def evaluate_tasks(
       output: JSON to write; '' = lm_eval.json in the workdir.
 
     Raises:
-      UsageError: lm-eval is not installed, an unknown task, data that cannot be read, or as in
-        `newest_parameters`.
+      UsageError: lm-eval is not installed, an unknown task, data that cannot be read, a number that
+        is none of examples, a file that cannot be written, or as in `newest_parameters`.
     """
+    if limit is not None and not 0 < limit < math.inf:
+        raise UsageError(
+            f'--limit={limit:g}: must be a number of examples, or a share of them below 1.'
+        )
+    if num_fewshot is not None and num_fewshot < 0:
+        raise UsageError(f'--num_fewshot={num_fewshot}: must be a number of examples, 0 or more.')
+    include_path = include_path and str(Path(include_path).expanduser())
+    if include_path and not Path(include_path).is_dir():
+        raise UsageError(f'--include_path={include_path}: there is no such folder.')
+    if output:
+        require_writable(output, f'--output={output}')
     from longmem_jax.hosts.evaluation import (
         lm_eval,  # here, since it needs a package that is optional
     )
 
     manager = lm_eval.task_manager(tasks, include_path, local)
     params, step = newest_parameters(experiment, print)
+    if not output:
+        require_writable(experiment.workdir / 'lm_eval.json', f'--workdir={experiment.workdir}')
     print(f'Scoring step {step:,} of {experiment.workdir} ...')
     model = lm_eval.LongMemLM.of_experiment(experiment, params)
     try:
@@ -73,7 +88,11 @@ def evaluate_tasks(
         )
     except Exception as error:
         empty = isinstance(error, StopIteration)  # as the package says it
-        if not empty and not type(error).__module__.startswith('datasets.'):
+        # A file that is not there, and a template with a field that the data lack.
+        of_data = isinstance(error, OSError) or type(error).__module__.startswith(
+            ('datasets.', 'jinja2.')
+        )
+        if not empty and not of_data:
             raise
         said = 'a file is empty' if empty else error.__cause__ or error
         raise UsageError(
@@ -83,7 +102,7 @@ def evaluate_tasks(
     print(lm_eval.make_table(results))
     if 'groups' in results:
         print(lm_eval.make_table(results, 'groups'))
-    path = output or experiment.workdir / 'lm_eval.json'
+    path = Path(output).expanduser() if output else experiment.workdir / 'lm_eval.json'
     write(path, json.dumps(results, indent=2, default=str, ensure_ascii=False) + '\n')
     print(path)
     return results

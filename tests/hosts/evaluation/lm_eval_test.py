@@ -163,9 +163,18 @@ def test_tasks_of_yaml_files(trained, capsys):
     assert 'longmem_words_choice' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('content, said', [('{"text": \n', 'JSON'), ('', 'a file is empty')])
+@pytest.mark.parametrize(
+    'content, said',
+    [
+        ('{"text": \n', 'JSON'),
+        ('', 'a file is empty'),
+        (None, 'Unable to find .*samples.jsonl'),
+        ('{"text": "a"}\n', "'document' is undefined"),
+    ],
+)
 def test_data_that_cannot_be_read_are_one_message(trained, tmp_path, content, said):
-    (tmp_path / 'samples.jsonl').write_text(content)
+    if content is not None:
+        (tmp_path / 'samples.jsonl').write_text(content)
     text = (TASKS / 'longmem_words_rolling.yaml').read_text()
     text = text.replace(
         'tests/hosts/evaluation/lm_eval_tasks/words.jsonl', f'{tmp_path}/samples.jsonl'
@@ -173,6 +182,20 @@ def test_data_that_cannot_be_read_are_one_message(trained, tmp_path, content, sa
     (tmp_path / 'task.yaml').write_text(text.replace('longmem_words_rolling', 'unreadable'))
     with pytest.raises(UsageError, match=f'--tasks=unreadable: their data cannot be read .*{said}'):
         evaluate_tasks(trained, ['unreadable'], include_path=str(tmp_path), local=True)
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (dict(limit=-3.0), '--limit=-3: must be a number of examples, or a share'),
+        (dict(num_fewshot=-1), '--num_fewshot=-1: must be a number of examples, 0 or more'),
+        (dict(include_path='nowhere'), '--include_path=nowhere: there is no such folder'),
+        (dict(output='nowhere/out.json'), '--output=nowhere/out.json: cannot be written'),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_scored(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        evaluate_tasks(None, ['longmem_words_choice'], local=True, **arguments)
 
 
 def test_the_harness_finds_the_model_by_its_name(trained, model):
