@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from longmem_jax.data import load, tokenized
+from longmem_jax.data import content, load, tokenized
 from longmem_jax.data.corpus import AnyCorpus, Corpus
 from longmem_jax.data.documents import SPLITS, require_split
 from longmem_jax.errors import UsageError
@@ -44,11 +44,7 @@ def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> No
         require_split(split)
     if jax.process_count() > 1:
         raise UsageError('--mode=tokenize: one process does it, on all cores of its machine.')
-    if data.source == 'text' and _real(data.tokenized).is_relative_to(_real(data.path)):
-        raise UsageError(
-            f'config.data.tokenized = {data.tokenized!r}: is in config.data.path = {data.path!r}, where '
-            'tokens could be read as texts; give another folder.'
-        )
+    content.require_outside(data, data.tokenized, 'config.data.tokenized', 'tokens')
     progress = Progress(0, log_every=0)
     for name in [split] if split else SPLITS:
         progress.say(_tokenize_split(experiment, name, workers or _cores()))
@@ -59,11 +55,6 @@ def _cores() -> int:
     if hasattr(os, 'sched_getaffinity'):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _real(path: str) -> Path:
-    """A path without links."""
-    return Path(path).expanduser().resolve()
 
 
 def _tokenize_split(experiment: Experiment, split: str, workers: int) -> str:

@@ -36,6 +36,22 @@ SAME_FILES = (
 )
 
 
+def require_outside(data: Any, folder: str, field: str, what: str) -> None:
+    """Raises `UsageError` if a folder to write is among the texts of `config.data`, which would read it.
+
+    Args:
+      folder: to write.
+      field: that names it, for the message.
+      what: is written there, for the message.
+    """
+    place, texts = (Path(path).expanduser().resolve() for path in (folder, data.path))
+    if data.source == 'text' and place.is_relative_to(texts):
+        raise UsageError(
+            f'{field} = {folder!r}: is in config.data.path = {data.path!r}, where {what} could be read '
+            'as texts; give another folder.'
+        )
+
+
 def describe(data: Any, corpus: Any) -> dict[str, Any]:
     """The training data.
 

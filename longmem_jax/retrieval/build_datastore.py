@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax import files
+from longmem_jax.data import content
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import checksum
@@ -141,14 +142,21 @@ def build(experiment: Experiment, split: str = 'train') -> Datastore:
       split: 'train', 'validation' or 'test' of `config.data`, which may be any corpus.
 
     Raises:
-      UsageError: no folder was given, it has the datastore of another model or split, or its
-        progress file cannot be read.
+      UsageError: no folder was given, or one that is a file, is among the texts, or has the datastore
+        of another model or split; its progress file cannot be read.
     """
     settings = experiment.config.retrieval
     if not settings.datastore:
         raise UsageError('config.retrieval.datastore is missing: the folder to write to.')
+    field = 'config.retrieval.datastore'
+    content.require_outside(experiment.config.data, settings.datastore, field, 'keys')
     folder = Path(settings.datastore).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UsageError(
+            f'{field} = {settings.datastore}: is a file; give the folder to write to.'
+        ) from error
     params, step = experiment.restore_parameters()
     progress = Progress(0, log_every=0)
     context = settings.context

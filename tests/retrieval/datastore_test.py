@@ -3,10 +3,12 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from longmem_jax.config.base import base
 from longmem_jax.errors import UsageError
 from longmem_jax.retrieval import build_datastore, verified
 from longmem_jax.retrieval.datastore import Datastore, read_manifest
@@ -35,6 +37,22 @@ def test_a_folder_without_a_datastore_is_named_as_it_was_given(tmp_path, monkeyp
         read_manifest(Path(''))
     with pytest.raises(UsageError, match=r'datastore = store: no datastore there; make one with'):
         read_manifest(Path('store'))
+
+
+@pytest.mark.parametrize(
+    'place, message',
+    [('store', "= '.*store': is in config.data.path"), ('file', 'is a file; give the folder')],
+)
+def test_a_folder_that_cannot_be_written_or_is_read_as_texts_is_refused(tmp_path, place, message):
+    texts = tmp_path / 'texts'
+    texts.mkdir()
+    (tmp_path / 'file').touch()
+    config = base('retrieval')
+    config.data.source, config.data.path = 'text', str(texts)
+    config.retrieval.datastore = str(tmp_path / place if place == 'file' else texts / place)
+    with pytest.raises(UsageError, match=message):
+        build_datastore.build(SimpleNamespace(config=config))
+    assert not any(texts.iterdir())
 
 
 SHARD = dict(count=6, sha256=dict.fromkeys(('keys', 'values', 'documents', 'contexts'), 'a' * 64))
