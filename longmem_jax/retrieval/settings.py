@@ -40,9 +40,8 @@ def _fields(settings: Any, width: int) -> list[str]:
     if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:
         total = settings.share + settings.cache_share
         problems.append(f'share + cache_share = {total}: must be at most 1')
-    problems += at_least(settings, 0, 'cache_flatness', 'resident_gib', 'rerank') + _code_size(
-        settings, width
-    )
+    problems += at_least(settings, 0, 'cache_flatness', 'resident_gib', 'rerank')
+    problems += at_least(settings, 0, 'tune_tokens', 'report_tokens') + _code_size(settings, width)
     return problems + above(
         settings, 0, 'temperature', 'k', 'cache_length', 'block_size', 'probe',
         'centroids', 'code_size', 'train_keys', 'shard_tokens',

@@ -10,7 +10,7 @@ import pytest
 
 from longmem_jax.config.base import base
 from longmem_jax.errors import UsageError
-from longmem_jax.retrieval import build_datastore, verified
+from longmem_jax.retrieval import build_datastore, settings, verified
 from longmem_jax.retrieval.datastore import Datastore, read_manifest
 from longmem_jax.retrieval.own_document import _place
 from longmem_jax.retrieval.spalm_lists import Lists
@@ -53,6 +53,14 @@ def test_a_folder_that_cannot_be_written_or_is_read_as_texts_is_refused(tmp_path
     with pytest.raises(UsageError, match=message):
         build_datastore.build(SimpleNamespace(config=config))
     assert not any(texts.iterdir())
+
+
+@pytest.mark.parametrize('name', ['tune_tokens', 'report_tokens'])
+def test_negative_numbers_of_tokens_are_refused(name):
+    config = base('retrieval')
+    assert not settings.check(config)
+    config.retrieval[name] = -1
+    assert settings.check(config) == [f'config.retrieval.{name} = -1: must be at least 0']
 
 
 SHARD = dict(count=6, sha256=dict.fromkeys(('keys', 'values', 'documents', 'contexts'), 'a' * 64))
