@@ -43,7 +43,7 @@ class GoingOn:
 
 def settings_of(config: Any) -> dict[str, Any]:
     """The fields of a configuration that may differ where training continues, as `GoingOn.settings`."""
-    left_out = ('num_lanes', 'log_every', 'evaluate_every', 'start_from', 'max_bad_steps')
+    left_out = ('num_lanes', 'log_every', 'evaluate_every', 'max_bad_steps')
     train = {name: value for name, value in config.train.to_dict().items() if name not in left_out}
     optimizer = {
         name: value for name, value in config.optimizer.to_dict().items() if name != 'name'

@@ -57,6 +57,15 @@ def test_a_memory_is_added_and_grows(texts, tmp_path, capsys, start):  # noqa: F
         np.testing.assert_array_equal(old, new)
 
 
+def test_another_start_of_a_run_that_goes_on_is_said(texts, tmp_path, capsys, start):  # noqa: F811
+    """Nothing is read there: its parameters come from the checkpoint."""
+    train(experiment(config_of(texts, 0, start_from=start), tmp_path / 'run'))
+    capsys.readouterr()
+    train(experiment(config_of(texts, 0, start_from='other', num_steps=3), tmp_path / 'run'))
+    said = ' '.join(capsys.readouterr().out.split())
+    assert f"config.train.start_from: '{start}' in the checkpoint, 'other' given" in said
+
+
 def test_what_does_not_fit_is_said(texts, tmp_path, start):  # noqa: F811
     with pytest.raises(UsageError, match='there is no config.json'):
         train(experiment(config_of(texts, 0, start_from=str(tmp_path)), tmp_path / 'a'))
