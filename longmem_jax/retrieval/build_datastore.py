@@ -87,7 +87,8 @@ class _Builder:
                     if np.isfinite(array[counted]).all() and dtype == 'float16'
                     else "the model's keys are not finite numbers; build from an earlier checkpoint."
                 )
-            entries.tofile(self._files[name])
+            # `tofile` does not say why it fails, so that a full disk would look like a fault of ours.
+            self._files[name].write(entries.data)
         self.waiting += count
         self.total += count
 

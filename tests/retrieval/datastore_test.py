@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from longmem_jax.config.base import base
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, disk_errors
 from longmem_jax.retrieval import build_datastore, settings, verified
-from longmem_jax.retrieval.datastore import Datastore, read_manifest
+from longmem_jax.retrieval.datastore import CONTEXT, Datastore, read_manifest
 from longmem_jax.retrieval.own_document import _place
 from longmem_jax.retrieval.spalm_lists import Lists
 from tests.retrieval.stores import write_store
@@ -61,6 +61,21 @@ def test_negative_numbers_of_tokens_are_refused(name):
     assert not settings.check(config)
     config.retrieval[name] = -1
     assert settings.check(config) == [f'config.retrieval.{name} = -1: must be at least 0']
+
+
+def test_a_full_disk_is_named(folder):
+    builder = build_datastore._Builder(folder, read_manifest(folder))
+    with open('/dev/full', 'wb', buffering=0) as full:
+        builder._files = dict.fromkeys(builder._arrays, full)
+        one = np.ones((1, 1, 1), np.int32)
+        part = SimpleNamespace(
+            counted=one.astype(bool),
+            keys=np.ones((1, 1, 1, 4), np.float16),
+            targets=one,
+            documents=one[0],
+        )
+        with pytest.raises(UsageError, match='No space left on device'), disk_errors():
+            builder.add(part, np.ones((1, 1, 1, CONTEXT), np.int32))
 
 
 SHARD = dict(count=6, sha256=dict.fromkeys(('keys', 'values', 'documents', 'contexts'), 'a' * 64))
