@@ -140,4 +140,16 @@ def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
             f'{", ".join(unknown)}: not for --mode={name} of a model of the kind {kind!r}, whose '
             f'options are {allowed}.'
         )
+    for section in _without(mode, config):
+        others = ', '.join(f'--mode={each.name}' for each in modes() if each.section == section)
+        print(f'--mode={name}: of the model alone; config.{section} is for {others}.', flush=True)
     return mode
+
+
+def _without(mode: Mode, config: Any) -> list[str]:
+    """Sections in use that change what another mode makes of the model, and not what this one does."""
+    from longmem_jax.config import sections
+
+    of_others = dict.fromkeys(each.section for each in modes() if each.section)
+    alone = mode.name in ('generate', 'score') and not mode.section
+    return [section for section in of_others if alone and sections.in_use(config, section)]

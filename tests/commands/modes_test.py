@@ -38,6 +38,18 @@ def test_an_evaluation_writes_what_its_task_or_source_writes(source, task, write
     assert not modes.writes(modes.choose('generate', config, {}), config)
 
 
+@pytest.mark.parametrize('name, said', [('generate', True), ('score', True), ('train', False)])
+def test_a_section_that_a_mode_does_not_use_is_said(name, said, capsys):
+    """Otherwise a text would seem to be drawn with the neighbours of a datastore."""
+    config = base('retrieval')
+    modes.choose(name, config, {})
+    assert not capsys.readouterr().out
+    config.retrieval.kind = 'knn_lm'
+    modes.choose(name, config, {})
+    out = capsys.readouterr().out
+    assert ('of the model alone; config.retrieval is for --mode=evaluate' in out) == said
+
+
 def test_all_series_and_all_scores_count():
     """Also those of later tasks and sources."""
     names = [name for name, task in TASKS.items() if task.series]
