@@ -94,6 +94,20 @@ def environment_problems(config: Any, environment: Environment) -> list[str]:
     return problems
 
 
+def _of_environment(name: str, fields: dict[str, Any]) -> list[str]:
+    """Problems of `config.reinforcement.environment` and of its fields, `config.reinforcement.task`."""
+    where, entry = 'config.reinforcement', registry.ENVIRONMENTS.get(name)
+    if entry is None:
+        return under(where, registry.check(name, fields))
+    if set(fields) == set(entry.fields):
+        return under(f'{where}.task', registry.check(name, fields))
+    return [
+        f'{where}.environment = {name!r}: has the fields {", ".join(sorted(entry.fields))}, and '
+        f'{where}.task of this config {", ".join(sorted(fields))}; take a config of this environment, '
+        'or write one that calls longmem_jax.agents.settings.use, as configs/memory_chain.py does'
+    ]
+
+
 def make_environment(config: Any, lane_devices: int = 1) -> Environment:
     """The environment of a configuration, after all rules have been checked.
 
@@ -102,9 +116,7 @@ def make_environment(config: Any, lane_devices: int = 1) -> Environment:
     """
     settings = config.reinforcement
     problems = find_problems(config, lane_devices)
-    problems += under(
-        'config.reinforcement', registry.check(settings.environment, settings.task.to_dict())
-    )
+    problems += _of_environment(settings.environment, settings.task.to_dict())
     require_none(problems)
     environment = registry.build(settings.environment, settings.task.to_dict())
     require_none(environment_problems(config, environment))

@@ -110,7 +110,16 @@ def change(path, value):
         ('reinforcement.environment', 'coridor', "did you mean 'corridor'"),
         ('reinforcement.algorithm', 'a3c', 'allowed are a2c, ppo'),
         ('reinforcement.discount', 1.1, 'discount = 1.1'),
-        ('reinforcement.task.shortest', 9, 'longest = 4: must be at least shortest = 9'),
+        (
+            'reinforcement.task.shortest',
+            9,
+            'reinforcement.task.longest = 4: must be at least shortest',
+        ),
+        (
+            'reinforcement.environment',
+            'portal',
+            "'portal': has the fields mistakes, rooms, size, steps",
+        ),
         ('reinforcement.epochs', 2, "use 1 and 1, or 'ppo'"),
         ('model.transformer_xl.memory_length', 11, 'no episode of .corridor. has more than 10'),
         ('model.agent.actions', 5, "agent.actions = 5: 'corridor' needs 4"),
