@@ -65,6 +65,11 @@ def use_encoder(
 
 def find_problems(config: Any) -> list[str]:
     """Problems of the stream and of the method of a configuration for lifelong learning."""
+    if 'lifelong' not in config:
+        return [
+            'config.lifelong: this config does not learn tasks one after another; begin with '
+            'configs/lifelong_classification.py'
+        ]
     settings, data = config.lifelong, config.data
     if data.source not in LABELLED:
         return [unknown('config.data.source', data.source, sorted(LABELLED))]

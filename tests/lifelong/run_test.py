@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from configs import quickstart
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
@@ -94,6 +95,11 @@ def test_stopped_and_started_again_ends_bit_for_bit(name, tmp_path, monkeypatch,
         UsageError, match="config.lifelong.order: 'i' in the checkpoint, 'ii' given"
     ):
         lifelong.evaluate(experiment(other, whole.workdir), 'test')
+
+
+def test_a_config_of_something_else_is_refused():
+    with pytest.raises(UsageError, match='begin with configs/lifelong_classification.py'):
+        settings.require(quickstart.get_config('tiny'))
 
 
 @pytest.mark.slow
