@@ -110,7 +110,7 @@ def require(replays: int, sparse: Sparse, stream: int) -> int:
     if not replays:
         raise UsageError(
             f'With replay_every = {sparse.every}, nothing is replayed in a stream of {stream} rows: '
-            'lower it, or set replay to False, which is another method.'
+            'lower it (config.lifelong.METHOD.replay_every). Without a replay it is another method.'
         )
     return replays
 

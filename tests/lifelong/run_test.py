@@ -97,6 +97,17 @@ def test_stopped_and_started_again_ends_bit_for_bit(name, tmp_path, monkeypatch,
         lifelong.evaluate(experiment(other, whole.workdir), 'test')
 
 
+@pytest.mark.parametrize('name', ['agem', 'online_ewc', 'replay'])
+def test_a_stream_in_which_a_method_would_do_nothing_is_refused(name, tmp_path):
+    config = small_config(tmp_path, f'method={name}')
+    field = 'replay_every' if name == 'replay' else 'every'
+    config.lifelong[name][field] = 800
+    built = Built(config, tmp_path, sharding.make_mesh(config.mesh.to_dict(), jax.devices()[:1]))
+    with pytest.raises(UsageError, match=f'{field} = 800.* in a stream of 100 rows') as caught:
+        built.learner.schedule(len(built.stream.rows))
+    assert 'config.lifelong.' in str(caught.value) and 'set replay' not in str(caught.value)
+
+
 def test_a_config_of_something_else_is_refused():
     with pytest.raises(UsageError, match='begin with configs/lifelong_classification.py'):
         settings.require(quickstart.get_config('tiny'))

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import steps
 from longmem_jax.lifelong.chunks import split
 from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
@@ -142,6 +143,11 @@ def make(
         return state, metrics | {'penalty': pull.value}
 
     def schedule(num_rows: int) -> list[str]:
+        if num_rows < every:
+            raise UsageError(
+                f'config.lifelong.online_ewc.every = {every}: nothing is consolidated in a stream of '
+                f'{num_rows} rows; choose at most {num_rows}.'
+            )
         return [
             steps.schedule_line(num_rows, batch),
             f'F* and theta* are updated once per {every} rows, since tasks are not known: '
