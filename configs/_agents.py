@@ -83,11 +83,20 @@ def with_memory(config, arg, *, memory, memories, steps, **variants):
     typed = []
 
     def memory_size(config, value):
-        """Steps that the memory reaches back; a quarter of it are its slots, if it has slots."""
+        """Steps that the memory reaches back, if it has a length; a quarter of it are its slots."""
         typed.append(whole_number('memory_size', value))
 
     def put(config, name, changes):
         number = typed[0] if typed else steps()
+        before = config.copy_and_resolve_references()
+        set_memory(config, name, number)
+        if typed:
+            set_memory(before, name, 8 * number)  # would another length change anything?
+            if before.model.to_dict() == config.model.to_dict():
+                said = f'changes nothing: the size of {name} does not follow from it'
+                config.notes = (*config.notes, f'memory_size={number} {said}')
+
+    def set_memory(config, name, number):
         use(config, name, changes_of(memories(number), name), **lengths(number))
 
     return variant(config, arg, memory=memory, put=put, memory_size=memory_size, **variants)

@@ -59,6 +59,13 @@ def test_ppo_and_sizes(name):
             get_config(name, f'memory_size={value}')
 
 
+def test_a_note_says_where_a_length_changes_nothing():
+    said = 'memory_size=24 changes nothing: the size of infini does not follow from it'
+    assert said in get_config('corridor', 'tiny,memory=infini,memory_size=24').notes
+    for argument in ('memory=infini', 'memory_size=24', 'memory=infini+expire_span,memory_size=24'):
+        assert not any('changes nothing' in note for note in get_config('corridor', argument).notes)
+
+
 def test_full_sizes_have_the_shapes_of_their_states(tmp_path):
     config = get_config('portal')
     built = Built(config, experiment(config, tmp_path, 8).mesh)
