@@ -87,9 +87,7 @@ class LifelongTask:
         """Reads the data; compiles nothing yet."""
         self._built, self._writer, self._progress = built, writer, progress
         self._workdir, config = workdir, built.config
-        self._ends, settings = built.stream.ends, config.lifelong
-        # Of a stream without ends of tasks, or of one task, nothing is known over time.
-        self._measured = settings.measure == 'ends' and settings.stream == 'tasks'
+        self._ends, self._measured = built.stream.ends, measured(config)
         self._tests, self._position = Tests(built), 0
         # At least these rows are read in every step.
         least = max(built.learner.most_rows - config.train.num_lanes, config.train.num_lanes)
@@ -184,6 +182,11 @@ def _after_tasks(workdir: Path) -> list[dict[str, Any]]:
     return [line for line in read_metrics(workdir / 'metrics.jsonl') if line['group'] == AFTER]
 
 
+def measured(config: Any) -> bool:
+    """Whether all tasks are scored after each; else, as with one task, nothing is known over time."""
+    return bool(config.lifelong.measure == 'ends' and config.lifelong.stream == 'tasks')
+
+
 def known_before(workdir: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray] | None:
     """Scores after every task [tasks, tasks] and before the first [tasks]; None if not measured."""
     lines = _after_tasks(workdir)
@@ -229,6 +232,12 @@ def finish(
         'test_seconds': float(np.mean(seconds)),
     }
     found = known_before(workdir, tests.names) if len(tests.names) > 1 else None
+    read = int(state.position) >= len(built.stream.rows)
+    if found is None and read and measured(built.config):
+        progress.say(
+            'No matrix.png, forgetting and transfer: scores are not known after every task. Every task '
+            f'needs as many rows as a step reads at most, {built.learner.most_rows}.'
+        )
     if found is not None:
         matrix, before = found
         numbers = metrics.transfer(matrix, before)._asdict()

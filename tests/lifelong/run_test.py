@@ -97,6 +97,15 @@ def test_stopped_and_started_again_ends_bit_for_bit(name, tmp_path, monkeypatch,
         lifelong.evaluate(experiment(other, whole.workdir), 'test')
 
 
+@pytest.mark.slow
+def test_a_step_that_ends_two_tasks_leaves_no_matrix_and_says_so(tmp_path, capsys):
+    config = small_config(tmp_path / 'data')
+    config.train.num_lanes = config.evaluate.num_lanes = 2 * ROWS
+    run = experiment(config, tmp_path / 'run')
+    assert 'matrix' not in lifelong.train(run) and not (run.workdir / 'matrix.png').exists()
+    assert 'No matrix.png, forgetting and transfer: scores are not known' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize('name', ['agem', 'online_ewc', 'replay'])
 def test_a_stream_in_which_a_method_would_do_nothing_is_refused(name, tmp_path):
     config = small_config(tmp_path, f'method={name}')
