@@ -16,19 +16,25 @@ from longmem_jax.data.documents import Document
 from longmem_jax.data.stored_files import PACKED, read_whole
 from longmem_jax.data.text_files import NAMES
 from longmem_jax.data.tokenizers import Tokenizer
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, number_of
 from longmem_jax.segment import NOTHING
 
 BREAK = re.compile('\r?\n')
 
 
-def _lines(root: Path, split: str, language: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, also empty ones: other breaks, such as a form feed, are part of a line."""
+    lines = BREAK.split(text)
+    return lines if lines[-1] else lines[:-1]
+
+
+def file_of(root: Path, split: str, language: str) -> Path:
+    """The file of a split in a language; raises `UsageError` if there is none."""
     for name in NAMES[split]:
         for packed in ('', *PACKED):
             path = root / f'{name}.{language}{packed}'
             if path.is_file():
-                lines = BREAK.split(read_whole(path).decode('utf-8', 'replace'))
-                return lines[:-1] if lines and not lines[-1] else lines
+                return path
     present = ', '.join(sorted(entry.name for entry in root.iterdir())[:8]) or 'nothing'
     raise UsageError(
         f'config.data.path = {root}: no {NAMES[split][0]}.{language} (or .gz, .xz); it contains '
@@ -78,7 +84,8 @@ def load_pairs(data: Any, split: str) -> Any:
         raise UsageError(
             f'config.data.path = {data.path}: must be a folder with train.{languages[0]} and so on.'
         )
-    source, target = (_lines(root, split, language) for language in languages)
+    files = (file_of(root, split, language) for language in languages)
+    source, target = (lines_of(read_whole(file).decode('utf-8', 'replace')) for file in files)
     if len(source) != len(target):
         raise UsageError(
             f'config.data.path = {data.path}: {split} has {len(source)} lines of {languages[0]} and '
@@ -129,9 +136,11 @@ class PairCorpus:
             fitting = [i for i in range(len(self.pairs)) if self._fits(i)]
             self._indices = np.asarray(fitting, np.int64)
         if not len(self._indices):
+            said = f'{number_of(len(self.pairs), "pair")} of {split}'
             raise UsageError(
-                f'config.data: no pair of {split} has at most {self._max_source} and '
-                f'{self._max_target - 1} tokens; raise config.data.pairs.max_source and max_target.'
+                f'config.data: of {said} none has two sides that are not empty, with at most '
+                f'{self._max_source} and {self._max_target - 1} tokens; give other files, or raise '
+                'config.data.pairs.max_source and max_target.'
             )
 
     def sides(self, index: int) -> tuple[np.ndarray, np.ndarray]:

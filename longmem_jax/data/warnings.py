@@ -1,6 +1,7 @@
 """What is strange about `config.data`: files that are not text, and settings that nothing uses."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.documents import FRACTIONS, SPLITS
+from longmem_jax.data.parallel import file_of
 from longmem_jax.data.stored_files import ERRORS, PACKED
 from longmem_jax.data.text_files import TABLES, find_files, has_splits, kind_of
 from longmem_jax.errors import UsageError
@@ -28,7 +30,10 @@ def warnings_of(data: Any) -> Iterator[str]:
     The data are read all the same.
     """
     root = Path(data.path).expanduser()
-    if data.source != 'text' or not data.path or not root.exists():
+    if data.source not in ('text', 'parallel') or not data.path or not root.exists():
+        return
+    if data.source == 'parallel':
+        yield from _of_files(_pairs(root, data.pairs.languages))
         return
     if root.is_dir() and tuple(data.fractions) != FRACTIONS and has_splits(root):
         yield (
@@ -44,7 +49,12 @@ def warnings_of(data: Any) -> Iterator[str]:
                 f'{root}: its files are the texts, and the folders in it are not read '
                 f'({", ".join(folders[:4])}{", ..." if len(folders) > 4 else ""})'
             )
-    for file in _files(root, data.fractions):
+    yield from _of_files(_files(root, data.fractions))
+
+
+def _of_files(files: list[Path]) -> Iterator[str]:
+    """A sentence for each file that looks like something else than a text."""
+    for file in files:
         looks = warning_of(file)
         if looks:
             yield (
@@ -118,4 +128,14 @@ def _files(root: Path, fractions: Any) -> list[Path]:
             found += find_files(root, split, fractions)[:FILES]
         except UsageError:  # who reads it says why
             continue
+    return found
+
+
+def _pairs(root: Path, languages: Iterable[str]) -> list[Path]:
+    """The files of pairs of texts."""
+    found = []
+    for split in SPLITS:
+        for language in languages:
+            with contextlib.suppress(UsageError, OSError):  # who reads it says why
+                found.append(file_of(root, split, language))
     return found

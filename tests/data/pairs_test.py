@@ -12,6 +12,7 @@ from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.load import load, load_source
 from longmem_jax.data.parallel import PairCorpus
 from longmem_jax.data.tokenizers import Bytes
+from longmem_jax.data.warnings import warnings_of
 from longmem_jax.data.windows import Windows
 from longmem_jax.errors import UsageError
 from longmem_jax.segment import NOTHING
@@ -53,6 +54,16 @@ def test_long_pairs_are_left_out_of_training_and_cut_in_evaluation(tmp_path):
     assert test[3].tokens[-1] == Bytes.begin
 
 
+def test_a_file_of_pairs_that_is_no_utf_8_is_named(tmp_path):
+    write(tmp_path, 'train', ['one'], ['eins'])
+    assert not list(warnings_of(settings(tmp_path)))
+    (tmp_path / 'test.en').write_text('old', encoding='utf-16')
+    (tmp_path / 'val.de').write_text('schläft', encoding='latin-1')
+    found = list(warnings_of(settings(tmp_path)))
+    assert len(found) == 2 and f'{tmp_path}/val.de is not UTF-8' in found[0]
+    assert f'{tmp_path}/test.en looks like UTF-16' in found[1]
+
+
 def test_a_vocabulary_is_learnt_from_both_sides(tmp_path):
     write(tmp_path, 'train', ['one'], ['eins'])
     assert load_source(settings(tmp_path), 'train')[0].text == b'one\neins\n'
@@ -63,7 +74,8 @@ def test_a_vocabulary_is_learnt_from_both_sides(tmp_path):
     [
         (lambda path: None, 'no train.en'),
         (lambda path: write(path, 'train', ['a', 'b'], ['c']), '2 lines of en and 1 of de'),
-        (lambda path: write(path, 'train', ['far too long'], ['x']), 'no pair of train'),
+        (lambda path: write(path, 'train', ['far too long'], ['x']), 'of 1 pair of train none has'),
+        (lambda path: write(path, 'train', ['', 'a'], ['x', '']), 'of 2 pairs of train none has'),
     ],
 )
 def test_bad_pairs_are_one_clear_error(tmp_path, make, message):
