@@ -9,6 +9,7 @@ import jax
 
 from longmem_jax import files
 from longmem_jax.data.documents import require_split
+from longmem_jax.data.parallel import lines_of
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.evaluator import Evaluator
@@ -101,17 +102,24 @@ def from_flags(experiment: Experiment, prompt: str = '', prompts: str = '') -> N
 
 
 def translate_prompt(experiment: Experiment, text: str) -> list[str]:
-    """`--mode=generate`: translates every line of a text and prints the translations.
+    """`--mode=generate`: translates every line of a text and prints the translations, line by line.
+
+    Empty lines stay empty.
 
     Raises:
       UsageError: no text, several processes, or no checkpoint.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise UsageError("--prompt='': a text to translate is needed, or @FILE.")
+    lines = lines_of(text)
+    said = [line for line in lines if line.strip()]
+    if not said:
+        raise UsageError(
+            '--prompt: a text to translate is needed, or @FILE; this one has no words.'
+        )
     sharding.require_one_process('--mode=generate')
     params, _ = experiment.restore_parameters()
-    translations = _translated(experiment, params, lines)
+    found = iter(_translated(experiment, params, said))
+    # Line i of what is printed translates line i, as in files of pairs.
+    translations = [' '.join(next(found).split('\n')) if line.strip() else '' for line in lines]
     text = '\n'.join(translations)
     print(visible(text) if sys.stdout.isatty() else text)
     return translations

@@ -94,9 +94,10 @@ def test_evaluating_again_gives_the_same(translated):
 
 
 def test_a_prompt_is_translated_line_by_line(translated, capsys):
-    found = translate.translate_prompt(translated, 'two two\n\nfour\n')
-    assert [line.split() for line in found] == [['zwei', 'zwei'], ['vier']]
-    assert capsys.readouterr().out.splitlines()[-2:] == found
+    found = translate.translate_prompt(translated, 'two two\n\n  \r\nfour\n')
+    # Line i translates line i.
+    assert [line.split() for line in found] == [['zwei', 'zwei'], [], [], ['vier']]
+    assert capsys.readouterr().out.splitlines()[-4:] == found
     with pytest.raises(UsageError, match='text to translate'):
         translate.translate_prompt(translated, ' ')
 
