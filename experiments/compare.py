@@ -4,11 +4,11 @@ python -m experiments.compare --config=configs/NAME.py --output=DIR --seeds=3 \
     'LABEL: VARIANTS [--config.FIELD=VALUE ...]' 'LABEL: VARIANTS' ... [-- --config.FIELD=VALUE ...]
 
 Trains every run with every seed (`--seeds=3` are 0, 1 and 2; `--seeds=11,23` are these), one after
-another; flags after `--` apply to all of them. Finished runs
-are not repeated. A row shows mean (minimum - maximum) over seeds on the test set; `reset` is with the
-memory reset before every segment; translations show BLEU instead, agents their reward in new episodes,
-lifelong learners their accuracy over tasks and forgetting. `--contexts=512,4096` adds tokens per
-second of generation after contexts of these lengths (experiments/generation.py). `--figure=FILE.png`
+another; flags after `--` apply to all of them. Finished runs are not repeated; a label whose run was
+another one is refused. A row shows mean (minimum - maximum) over seeds on the test set; `reset` is with
+the memory reset before every segment; translations show BLEU instead, agents their reward in new
+episodes, lifelong learners their accuracy over tasks and forgetting. `--contexts=512,4096` adds tokens
+per second of generation after contexts of these lengths (experiments/generation.py). `--figure=FILE.png`
 draws validation by step, and generation by context if it was measured. `--floors` adds what rules
 without a learned memory score on the test set of the first run and seed (`--mode=floors`).
 `--save=FILE.json` writes the scores of every seed, and the floors, with what they were measured with.
@@ -41,6 +41,7 @@ from experiments import floors, markdown, provenance
 from experiments.compare_figures import TASK, draw, draw_scores, metrics_of
 from experiments.evaluation import memory_size
 from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags, whole_numbers
+from longmem_jax.errors import UsageError
 
 TRAIN = 'longmem_jax.main'
 SIZES = ('memory_size', 'state_bytes', 'ms_per_step')
@@ -74,10 +75,21 @@ def run(
       seed: of parameters and data.
       folder: of the run.
       together: if any, train these seeds in the process, into folders beside this one.
+
+    Raises:
+      SystemExit: the training failed, or the folder has the numbers of another one.
     """
     path = folder / 'numbers.json'
+    asked = provenance.without_folders([f'{Path(config).stem}:{variants}', *flags])
     if path.exists():
-        return json.loads(path.read_text())
+        known = json.loads(path.read_text())
+        try:
+            provenance.require_same(
+                folder, known.get('flags', asked), asked
+            )  # older ones have none
+        except UsageError as error:
+            raise SystemExit(f'UsageError: {error}') from None
+        return known
     folder.mkdir(parents=True, exist_ok=True)
     if together:
         peak = math.nan
@@ -98,6 +110,7 @@ def run(
     rates = [line['steps_per_s'] for line in lines if line['group'] == 'speed']
     by_lane = 'state_bytes_per_lane' in results
     numbers = {
+        'flags': asked,
         'test': results['test'],
         'reset': without_memory(results),
         'bleu': results.get('bleu'),
@@ -136,7 +149,8 @@ def _process(module: str, given: list[str], folder: Path) -> float:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
     if process.returncode:
-        raise SystemExit(f'failed: {" ".join(command)}\nsee {folder / "log.txt"}')
+        why = (folder / 'log.txt').read_text(errors='replace').strip().rpartition('\n')[2]
+        raise SystemExit(f'failed: {" ".join(command)}\n{why}\nsee {folder / "log.txt"}')
     return usage.ru_maxrss / 1024
 
 
@@ -316,6 +330,9 @@ def main() -> None:
     options = parse_with_flags(parser, sys.argv[1:])
     if options.by_value and not options.sweep.field:
         parser.error('--by_value: needs --sweep=FIELD=VALUE,VALUE,...')
+    labels = [parts(text)[0] for text in options.runs]
+    if len({folder_name(label) for label in labels}) < len(labels):
+        parser.error(f'runs: each needs a label and a folder of its own; these are {labels}')
     results: dict[str, dict[str, list[dict]]] = {}
     for text in options.runs:
         label, (variants, *flags) = parts(text)
@@ -357,11 +374,16 @@ def parts(text: str) -> tuple[str, list[str]]:
     return label, (rest or label).split()
 
 
+def folder_name(label: str) -> str:
+    """The folder of a run, in that of `--output`."""
+    return label.replace(' ', '_').replace('/', '_')
+
+
 def swept(
     options: argparse.Namespace, label: str, variants: str, flags: list[str], value: str, seed: int
 ) -> dict:
     """The numbers of a run with a value of the sweep; what is finished is not repeated."""
-    folder = options.output / label.replace(' ', '_').replace('/', '_')
+    folder = options.output / folder_name(label)
     override = options.sweep.override(value)
     if override and not options.sweep.of_evaluation:
         folder, flags = folder / override, [*flags, f'--config.{override}']

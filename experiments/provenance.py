@@ -62,8 +62,12 @@ def of_run(seeds: Iterable[int], device: str = '') -> dict[str, Any]:
 
 def command(arguments: list[str]) -> str:
     """A command line for others: folders of this machine are `PATH`."""
-    given = [re.sub(r'(^|=)/[^\s=]+', r'\1PATH', argument) for argument in arguments[1:]]
-    return shlex.join(['python', *given])
+    return shlex.join(['python', *without_folders(arguments[1:])])
+
+
+def without_folders(arguments: Iterable[str]) -> list[str]:
+    """Arguments with `PATH` in place of folders of this machine."""
+    return [re.sub(r'(^|=)/[^\s=]+', r'\1PATH', argument) for argument in arguments]
 
 
 def save(path: Path, content: Any, seeds: Iterable[int], device: str = '') -> Any:

@@ -352,6 +352,34 @@ def test_seeds_together_are_trained_by_one_process(tmp_path, monkeypatch):
     assert all(np.isnan(numbers['peak_mb']) for numbers in found)
 
 
+@pytest.mark.parametrize(
+    'given',
+    [
+        ('c.py', 'tiny,memory=infini', ['--config.a=/x']),
+        ('other.py', 'tiny', ['--config.a=/x']),
+        ('c.py', 'tiny', ['--config.a=/x', '--config.b=1']),
+    ],
+)
+def test_a_label_whose_run_was_another_one_is_refused(given, tmp_path):
+    """Its numbers would be shown as those of what is asked for."""
+    known = numbers(0, flags=['c:tiny', '--config.a=PATH'])
+    (tmp_path / 'numbers.json').write_text(json.dumps(known))
+    assert compare.run('c.py', 'tiny', ['--config.a=/y'], 0, tmp_path) == known  # data may be moved
+    with pytest.raises(SystemExit, match=r'was run with c:tiny .*, not with .* another --output'):
+        compare.run(*given, 0, tmp_path)
+
+
+def test_two_runs_have_two_labels(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        called(monkeypatch, tmp_path, 'a row: tiny', 'a_row: tiny,memory=infini')
+    assert 'each needs a label and a folder of its own' in capsys.readouterr().err
+
+
+def test_a_training_that_fails_says_why(tmp_path):
+    with pytest.raises(SystemExit, match=r'failed: .*\nUsageError: .*nosuch'):
+        compare.run('nosuch', 'tiny', [], 0, tmp_path)
+
+
 def test_a_sweep_names_the_value_that_is_best_on_validation():
     """Of texts the least bits, of tasks the most answers; nothing where nothing was validated."""
 
