@@ -355,9 +355,11 @@ def main() -> None:
             print(options.sweep.label(label, said))
     kept: dict[str, Any] = {}
     if options.floors:
-        _, (variants, *flags) = parts(options.runs[0])
+        label, (variants, *flags) = parts(options.runs[0])
         flags = [*seed_flags(options.seeds[0]), *flags, *options.flags]
-        found = floors.measure(options.config, variants, flags, options.output / 'floors')
+        # Of this run and seed: floors of another one would be taken from a folder that both share.
+        folder = options.output / folder_name(label) / str(options.seeds[0]) / 'floors'
+        found = floors.measure(options.config, variants, flags, folder)
         print(f'\n{floors.table(found)}')
         kept['floors'] = found['scores']
     if options.save:

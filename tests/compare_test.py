@@ -266,7 +266,7 @@ def test_floors_are_measured_once_below_the_table(tmp_path, monkeypatch, capsys,
         commands.append(command)
         scores = {'trigram': {'bits_per_byte': 2.25, 'loss': 1.0, 'perplexity': 7.0}}
         content = {'split': 'test', 'answers': 0, 'protocol': 'all of it', 'scores': scores}
-        (tmp_path / 'floors' / 'floors.json').write_text(json.dumps(content))
+        (tmp_path / 'spans' / '0' / 'floors' / 'floors.json').write_text(json.dumps(content))
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(compare.floors.subprocess, 'run', measure)
@@ -283,6 +283,8 @@ def test_floors_are_measured_once_below_the_table(tmp_path, monkeypatch, capsys,
         ]
     (command,) = commands
     assert '--config=c.py:tiny' in command and '--mode=floors' in command
+    # Another run or seed has floors of its own.
+    assert f'--workdir={tmp_path}/spans/0/floors' in command
     assert command[-2:] == ['--config.a=1', '--config.b=2'] and '--config.data.seed=0' in command
 
 
