@@ -165,7 +165,7 @@ def _main(experiment: Experiment) -> None:
     length = model.segment_length
     if not -1 <= _QUERY.value < length:
         raise UsageError(f'--query={_QUERY.value}: the queries of a segment are 0 to {length - 1}.')
-    inputs, _ = full_segments(experiment.tokenizer, read_prompt(_TEXT.value), length)
+    inputs, _ = full_segments(experiment.tokenizer, read_prompt(_TEXT.value, '--text'), length)
     params, step = experiment.restore_parameters()
     found = looks_at(model, params, inputs, _LAYER.value, _SEGMENT.value)
     for path, look in found.items():

@@ -298,7 +298,7 @@ def continuous_memory(experiment: Experiment, text: bytes, output: Path) -> dict
 def _main(experiment: Experiment) -> None:
     if not _TEXT.value:
         raise UsageError('--text= is missing: a text, or @FILE.')
-    paths = continuous_memory(experiment, read_prompt(_TEXT.value), Path(_OUTPUT.value))
+    paths = continuous_memory(experiment, read_prompt(_TEXT.value, '--text'), Path(_OUTPUT.value))
     for name, path in paths.items():
         print(f'{name}: {path}')
 

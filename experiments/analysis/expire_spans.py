@@ -234,7 +234,7 @@ def expire_spans(
 def _main(experiment: Experiment) -> None:
     statistics = expire_spans(
         experiment,
-        read_prompt(_TEXT.value),
+        read_prompt(_TEXT.value, '--text'),
         Path(_OUTPUT.value),
         layer=_LAYER.value,
         characters=_CHARACTERS.value,

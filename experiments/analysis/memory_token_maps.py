@@ -234,7 +234,7 @@ def draw(found: dict[str, np.ndarray], maps: list[Map]) -> matplotlib.figure.Fig
 def _maps(experiment: Experiment, params: Any) -> Iterator[list[Map]]:
     model = experiment.evaluation_model
     if model.config.kind != 'seq2seq':
-        text = read_prompt(_TEXT.value)
+        text = read_prompt(_TEXT.value, '--text')
         inputs, _ = full_segments(experiment.tokenizer, text, model.segment_length)
         return of_text(model, params, inputs)
     corpus = experiment.corpus(_SPLIT.value)

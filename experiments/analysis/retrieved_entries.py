@@ -213,7 +213,9 @@ def _main(experiment: Experiment) -> None:
     memory_fields(model.config)
     other = with_entries(model, number) if number else model
     tokenizer = experiment.tokenizer
-    inputs, targets = full_segments(tokenizer, read_prompt(_TEXT.value), model.segment_length)
+    inputs, targets = full_segments(
+        tokenizer, read_prompt(_TEXT.value, '--text'), model.segment_length
+    )
     params, _ = experiment.restore_parameters()
     full = read_text(model, params, inputs, targets)
     smaller = read_text(other, params, inputs, targets, reset=not number)

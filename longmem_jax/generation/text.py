@@ -50,8 +50,10 @@ def require_one_way(options: Mapping[str, Any]) -> None:
         )
 
 
-def read_prompt(prompt: str | bytes) -> bytes:
+def read_prompt(prompt: str | bytes, flag: str = '--prompt') -> bytes:
     """The bytes of a prompt: bytes as they are; of text, '@FILE' is the text of a file.
+
+    `flag` is what the user gave it by.
 
     Raises:
       UsageError: the file cannot be read.
@@ -63,7 +65,7 @@ def read_prompt(prompt: str | bytes) -> bytes:
     try:
         return Path(prompt[1:]).read_bytes()
     except (OSError, ValueError) as error:
-        raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
+        raise UsageError(f'{flag}={prompt}: cannot be read ({error}).') from error
 
 
 def named_file(prompt: str | bytes) -> bool:

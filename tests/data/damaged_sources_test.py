@@ -88,6 +88,9 @@ def test_a_split_that_is_none(source):
 def test_bytes_of_a_prompt_that_are_not_text():
     assert read_prompt(os.fsdecode(b'caf\xe9 \xff')) == b'caf\xe9 \xff'
     assert read_prompt('caf\u00e9') == b'caf\xc3\xa9'
+    for flag in ('--prompt', '--text'):  # of modes and of `experiments.analysis`
+        with pytest.raises(UsageError, match=f'{flag}=@nosuch: cannot be read'):
+            read_prompt('@nosuch', flag)
     with pytest.raises(UsageError, match='cannot be read'):
         read_prompt('@a\0b')
 
