@@ -149,8 +149,7 @@ def _process(module: str, given: list[str], folder: Path) -> float:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
     if process.returncode:
-        why = (folder / 'log.txt').read_text(errors='replace').strip().rpartition('\n')[2]
-        raise SystemExit(f'failed: {" ".join(command)}\n{why}\nsee {folder / "log.txt"}')
+        raise SystemExit(provenance.failed(command, folder / 'log.txt'))
     return usage.ru_maxrss / 1024
 
 

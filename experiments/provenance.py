@@ -70,6 +70,12 @@ def without_folders(arguments: Iterable[str]) -> list[str]:
     return [re.sub(r'(^|=)/[^\s=]+', r'\1PATH', argument) for argument in arguments]
 
 
+def failed(arguments: Sequence[str], log: Path) -> str:
+    """What to say of a command that failed: with the last line that it wrote to its log."""
+    why = log.read_text(errors='replace').strip().rpartition('\n')[2] if log.exists() else ''
+    return '\n'.join([f'failed: {" ".join(arguments)}', *([why] if why else []), f'see {log}'])
+
+
 def save(path: Path, content: Any, seeds: Iterable[int], device: str = '') -> Any:
     """Writes numbers as JSON, whole or not at all, with `run`; returns what is written.
 

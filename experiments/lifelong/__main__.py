@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import markdown
+from experiments import markdown, provenance
 from experiments.lifelong import comparisons
 from experiments.options import make_parser, parse_with_flags, some_of
+from longmem_jax.errors import UsageError
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.reporting import figures
 
@@ -67,19 +68,30 @@ def arguments(options: argparse.Namespace, method: str, order: str) -> list[str]
 
 
 def train(options: argparse.Namespace) -> None:
-    """Trains what has no results yet."""
+    """Trains what has no results yet.
+
+    Raises:
+      SystemExit: a training failed, or results are those of other flags.
+    """
+    asked = provenance.without_folders([f'--config={options.config}', *options.flags])
     for method in options.methods:
         for order in options.orders:
             folder = options.output / method / order
+            known = folder / 'flags.json'
             if (folder / 'results.json').exists():
+                try:
+                    provenance.require_same(folder, provenance.saved(known) or asked, asked)
+                except UsageError as error:
+                    raise SystemExit(f'UsageError: {error}') from None
                 continue
             folder.mkdir(parents=True, exist_ok=True)
+            known.write_text(json.dumps(asked))
             given = [*arguments(options, method, order), *options.flags]
             with open(folder / 'log.txt', 'a') as log:
                 command = [sys.executable, '-m', 'longmem_jax.main', *given]
                 status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
             if status or not (folder / 'results.json').exists():
-                raise SystemExit(f'failed: {" ".join(command)}\nsee {folder / "log.txt"}')
+                raise SystemExit(provenance.failed(command, folder / 'log.txt'))
             print(f'{method}, {order}: done', flush=True)
 
 

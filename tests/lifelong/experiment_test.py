@@ -87,6 +87,10 @@ def test_runs_get_their_order_and_the_bound_a_seed(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match='no finished runs'):
         experiment.main()
     assert len(commands) == 4, 'what was finished was trained again'
+    # Results of other flags would be shown as those of what is asked for.
+    monkeypatch.setattr(sys, 'argv', ['', *given, '--', '--config.train.log_every=8'])
+    with pytest.raises(SystemExit, match='log_every=7, not with .*log_every=8.* another --output'):
+        experiment.main()
     config = 'configs/lifelong_relations.py'
     numbered = [*given[:3], f'--config={config}', '--orders=2', '--methods=agem']
     monkeypatch.setattr(sys, 'argv', ['', *numbered])
@@ -100,6 +104,19 @@ def test_runs_get_their_order_and_the_bound_a_seed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
+    given = [f'--output={tmp_path}', '--path=p', '--encoder=/no/encoder', '--methods=agem']
+    monkeypatch.setattr(sys, 'argv', ['', *given])
+
+    def run(command, stdout, **_):
+        stdout.write('Loading\nUsageError: no such encoder.\n')
+        return subprocess.CompletedProcess(command, 2)
+
+    monkeypatch.setattr(experiment.subprocess, 'run', run)
+    with pytest.raises(SystemExit, match='failed: .*\nUsageError: no such encoder.\nsee .*log.txt'):
+        experiment.main()
+
+
 def test_neighbours_are_found_for_all_test_rows(tmp_path):
     config = small_config(tmp_path, 'method=mbpa,order=i')
     built = built_of(config, tmp_path)
