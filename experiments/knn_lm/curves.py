@@ -23,6 +23,7 @@ from experiments import markdown, provenance
 from experiments.options import add_seeds, make_parser, parse_with_flags
 from longmem_jax.config import overrides
 from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval import build_datastore
 from longmem_jax.retrieval.datastore import Datastore, identity
@@ -194,4 +195,7 @@ def main(given: list[str]) -> None:
 
 
 if __name__ == '__main__':
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UsageError as error:
+        sys.exit(f'UsageError: {error}')

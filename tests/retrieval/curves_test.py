@@ -1,5 +1,8 @@
 """The curves of kNN-LM, on neighbours that are made up."""
 
+import runpy
+import sys
+
 import numpy as np
 import pytest
 
@@ -48,3 +51,13 @@ def test_a_table_has_all_curves():
     assert cell['run'] == {'seeds': [0]}
     text = curves.table({'0': cell, '1': cell})
     assert '| alone | model | 148.4 |' in text and len(text.splitlines()) == 7
+
+
+@pytest.mark.filterwarnings('ignore:.*found in sys.modules:RuntimeWarning')
+def test_a_text_that_is_not_there_is_one_message(tmp_path, monkeypatch):
+    given = [f'--path={tmp_path / "nothing"}', f'--output={tmp_path}']
+    monkeypatch.setattr(sys, 'argv', ['curves', *given])
+    with pytest.raises(
+        SystemExit, match=r'UsageError: config.data.path = .*nothing does not exist'
+    ):
+        runpy.run_module('experiments.knn_lm.curves', run_name='__main__')
