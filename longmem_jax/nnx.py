@@ -63,8 +63,13 @@ def wrap(layer: Layer, *, rngs: nnx.Rngs | jax.Array) -> Memory:
         for parameters alone.
 
     Raises:
-      UsageError: `rngs` are no streams.
+      UsageError: `layer` is no layer, such as a function that makes one, or `rngs` are no streams.
     """
+    if not isinstance(layer, Layer):
+        raise UsageError(
+            f'layer = {layer!r:.60}: must be a layer, such as InfiniAttention(d_model=64, num_heads=4, '
+            'segment_length=32)'
+        )
     if not isinstance(rngs, nnx.Rngs | jax.Array):
         raise UsageError(
             f'rngs = {rngs!r:.60}: must be random streams, such as nnx.Rngs(0), or a key'

@@ -222,6 +222,12 @@ def test_nnx_says_what_streams_are():
         wrap(small('infini'), rngs=0)
 
 
+@pytest.mark.parametrize('layer', [3, longmem_jax.InfiniAttention])
+def test_nnx_says_what_a_layer_is(layer):
+    with pytest.raises(UsageError, match=r'layer = .*: must be a layer, such as InfiniAttention\('):
+        wrap(layer, rngs=nnx.Rngs(0))
+
+
 def test_nnx_takes_a_key():
     layer, x = small('infini'), inputs()[0]
     found = [
