@@ -136,6 +136,7 @@ def generate(
     # As fields of the configuration they are checked like those.
     fields = {f'generate.{name}': each for name, each in options.items()}
     experiment, load_state = _of_run(workdir, changes, fields), _path('load_state', load_state)
+    _require_texts('generate', experiment)
     save_state = _path('save_state', save_state)
     if not isinstance(prompt, str | bytes):
         require_type('prompt', prompt, Iterable, 'a text, or a list of texts')
@@ -167,9 +168,11 @@ def score(
     Raises:
       UsageError: as the command's messages say.
     """
+    experiment = _of_run(workdir, changes)
+    _require_texts('score', experiment)
     with nowhere() as out:
         return score_text(
-            _of_run(workdir, changes),
+            experiment,
             _bytes(text),
             load_state=_path('load_state', load_state),
             out=out,
@@ -243,6 +246,16 @@ def _bytes(text: str | bytes) -> bytes:
             f'the text has half a character, {text[error.start]!r}, at {error.start:,}: give whole '
             'ones, or bytes.'
         ) from error
+
+
+def _require_texts(name: str, experiment: Experiment) -> None:
+    """Raises unless the model continues texts: another one would give numbers that mean nothing."""
+    mode = modes.choose(name, experiment.config, {})
+    if 'texts' not in mode.reads:
+        raise UsageError(
+            f'longmem_jax.{name}: not for models of the kind {experiment.config.model.kind!r}; use '
+            f'longmem_jax.run_mode({name!r}, workdir, ...).'
+        )
 
 
 def _of_run(

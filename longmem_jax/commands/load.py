@@ -9,9 +9,10 @@ import jax
 
 from longmem_jax.config import checks
 from longmem_jax.config.saved import saved_config
+from longmem_jax.config.sections import in_use, sections
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
-from longmem_jax.errors import require_type
+from longmem_jax.errors import UsageError, require_type
 from longmem_jax.experiment import Experiment
 from longmem_jax.models.language_model import LanguageModel
 
@@ -51,7 +52,8 @@ def load(workdir: str | bytes | os.PathLike[str], at: SupportsIndex | None = Non
     `config.checkpoint.best` is set.
 
     Raises:
-      UsageError: there is no run, or no checkpoint of it.
+      UsageError: there is no run, or no checkpoint of it; or a subject trains it in a way of its own,
+        such as an agent.
     """
     require_type('workdir', workdir, str | bytes | os.PathLike, 'the folder of a run')
     require_type('at', at, SupportsIndex | None, 'the step of a checkpoint')
@@ -60,6 +62,12 @@ def load(workdir: str | bytes | os.PathLike[str], at: SupportsIndex | None = Non
     config.mesh = ONE_DEVICE
     config.model.kernels = 'plain'
     checks.require_runnable(config, 1)
+    own = [name for name, each in sections().items() if each.lower and in_use(config, name)]
+    if own:
+        raise UsageError(
+            f'{workdir}: a run of config.{own[0]}, whose checkpoints are read by its own modes alone; '
+            'use longmem_jax.evaluate or longmem_jax.run_mode.'
+        )
     mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
     experiment = Experiment(config, workdir, mesh)
     params, _ = experiment.restore_parameters(None if at is None else operator.index(at))

@@ -15,8 +15,10 @@ import optax
 import pytest
 
 import longmem_jax
+from configs import corridor, memsizer_wmt16
 from longmem_jax import stopping
 from longmem_jax.commands import api
+from longmem_jax.config import saved
 from longmem_jax.config.files import configure
 from longmem_jax.config.saved import saved_config
 from longmem_jax.errors import UsageError
@@ -293,6 +295,22 @@ class FakeWandb(types.ModuleType):
     def finish(self):
         self.calls.append(('finish',))
         self.run = None
+
+
+def test_models_that_continue_no_texts_are_refused(tmp_path):
+    """Their numbers would mean nothing, and errors would name other things."""
+    made = dict(pairs=memsizer_wmt16.get_config('tiny'), agent=corridor.get_config('tiny'))
+    for name, config in made.items():
+        (tmp_path / name).mkdir()
+        saved.write(config, tmp_path / name / 'config.json')
+    for call in (longmem_jax.score, longmem_jax.generate):
+        for name, kind in (('pairs', 'seq2seq'), ('agent', 'agent')):
+            with pytest.raises(UsageError, match=f"not for models of the kind '{kind}'"):
+                call(tmp_path / name, 'a')
+    with pytest.raises(
+        UsageError, match=r'a run of config.reinforcement, .*; use longmem_jax.evalu'
+    ):
+        longmem_jax.load(tmp_path / 'agent')
 
 
 def test_a_hook_that_cannot_be_closed_is_a_warning_and_the_others_are_closed(tmp_path):
