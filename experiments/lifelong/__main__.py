@@ -80,12 +80,13 @@ def train(options: argparse.Namespace) -> None:
             known = folder / 'flags.json'
             if (folder / 'results.json').exists():
                 try:
-                    provenance.require_same(folder, provenance.saved(known) or asked, asked)
+                    before = provenance.saved(known) or {'flags': asked}  # older runs have none
+                    provenance.require_same(folder, before['flags'], asked)
                 except UsageError as error:
                     raise SystemExit(f'UsageError: {error}') from None
                 continue
             folder.mkdir(parents=True, exist_ok=True)
-            known.write_text(json.dumps(asked))
+            provenance.save(known, {'flags': asked}, [], device='not recorded')
             given = [*arguments(options, method, order), *options.flags]
             with open(folder / 'log.txt', 'a') as log:
                 command = [sys.executable, '-m', 'longmem_jax.main', *given]
