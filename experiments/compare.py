@@ -41,7 +41,6 @@ from experiments import floors, markdown, provenance
 from experiments.compare_figures import TASK, draw, draw_scores, metrics_of
 from experiments.evaluation import memory_size
 from experiments.options import add_seeds, make_parser, parse_with_flags, seed_flags, whole_numbers
-from longmem_jax.errors import UsageError
 
 TRAIN = 'longmem_jax.main'
 SIZES = ('memory_size', 'state_bytes', 'ms_per_step')
@@ -83,12 +82,7 @@ def run(
     asked = provenance.without_folders([f'{Path(config).stem}:{variants}', *flags])
     if path.exists():
         known = json.loads(path.read_text())
-        try:
-            provenance.require_same(
-                folder, known.get('flags', asked), asked
-            )  # older ones have none
-        except UsageError as error:
-            raise SystemExit(f'UsageError: {error}') from None
+        provenance.exit_unless_same(folder, known, asked)
         return known
     folder.mkdir(parents=True, exist_ok=True)
     if together:

@@ -122,3 +122,11 @@ def require_same(where: Path | str, before: Sequence[str], now: Sequence[str]) -
             f'{where}: was run with {were}, not with {wanted}. All numbers of a folder have the same '
             'flags: choose another --output, or delete it.'
         )
+
+
+def exit_unless_same(where: Path, known: dict[str, Any], asked: list[str]) -> None:
+    """Ends a command for which `known`, saved with its `flags`, is of another run."""
+    try:
+        require_same(where, known.get('flags', asked), asked)
+    except UsageError as error:
+        raise SystemExit(f'UsageError: {error}') from None

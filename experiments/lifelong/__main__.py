@@ -30,7 +30,6 @@ import numpy as np
 from experiments import markdown, provenance
 from experiments.lifelong import comparisons
 from experiments.options import make_parser, parse_with_flags, some_of
-from longmem_jax.errors import UsageError
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.reporting import figures
 
@@ -79,11 +78,7 @@ def train(options: argparse.Namespace) -> None:
             folder = options.output / method / order
             known = folder / 'flags.json'
             if (folder / 'results.json').exists():
-                try:
-                    before = provenance.saved(known) or {'flags': asked}  # older runs have none
-                    provenance.require_same(folder, before['flags'], asked)
-                except UsageError as error:
-                    raise SystemExit(f'UsageError: {error}') from None
+                provenance.exit_unless_same(folder, provenance.saved(known) or {}, asked)
                 continue
             folder.mkdir(parents=True, exist_ok=True)
             provenance.save(known, {'flags': asked}, [], device='not recorded')

@@ -1,4 +1,4 @@
-"""Which modes write into the folder of a run, which must then be writable before they begin."""
+"""Which modes write into the folder of a run, and which leave out what a config has."""
 
 import pytest
 

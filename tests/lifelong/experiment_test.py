@@ -103,7 +103,6 @@ def test_runs_get_their_order_and_the_bound_a_seed(tmp_path, monkeypatch):
         experiment.main()
 
 
-@pytest.mark.slow
 def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
     given = [f'--output={tmp_path}', '--path=p', '--encoder=/no/encoder', '--methods=agem']
     monkeypatch.setattr(sys, 'argv', ['', *given])
@@ -117,6 +116,7 @@ def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
         experiment.main()
 
 
+@pytest.mark.slow
 def test_neighbours_are_found_for_all_test_rows(tmp_path):
     config = small_config(tmp_path, 'method=mbpa,order=i')
     built = built_of(config, tmp_path)

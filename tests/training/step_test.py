@@ -14,7 +14,7 @@ from longmem_jax.config.base import base
 from longmem_jax.data import lanes
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tokenizers import Bytes
-from longmem_jax.devices import generators, sharding
+from longmem_jax.devices import generators, hardware, sharding
 from longmem_jax.experiment import Experiment, lower_step
 from longmem_jax.models import stack
 from longmem_jax.training import step as train_step
@@ -261,6 +261,15 @@ def test_tpus_draw_only_what_is_theirs():
     assert generators.compiler_options('rbg', 'tpu')
     others = ('threefry', 'tpu'), ('rbg', 'gpu'), ('rbg', 'cpu')  # which do not know the option
     assert not any(generators.compiler_options(*other) for other in others)
+
+
+def test_a_step_for_tpus_is_compiled_with_that_option(monkeypatch):
+    """A CPU does not know it, and says so."""
+    made = Experiment(small('local', prng='rbg'), None, one_device())
+    lower_step(made).compile()
+    monkeypatch.setattr(hardware, 'platform', lambda: 'tpu')
+    with pytest.raises(Exception, match='xla_tpu_spmd_rng_bit_generator_unsafe'):
+        lower_step(made).compile()
 
 
 def test_an_unknown_generator_is_refused():
