@@ -3,6 +3,7 @@
 What a choice needs is imported when there is one: `--help` asks for the options alone.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -142,7 +143,8 @@ def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
         )
     for section in _without(mode, config):
         others = ', '.join(f'--mode={each.name}' for each in modes() if each.section == section)
-        print(f'--mode={name}: of the model alone; config.{section} is for {others}.', flush=True)
+        said = f'--mode={name}: of the model alone; config.{section} is for {others}.'
+        print(said, file=sys.stderr)  # beside what `score` and `generate` print to be read on
     return mode
 
 

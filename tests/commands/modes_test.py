@@ -43,11 +43,12 @@ def test_a_section_that_a_mode_does_not_use_is_said(name, said, capsys):
     """Otherwise a text would seem to be drawn with the neighbours of a datastore."""
     config = base('retrieval')
     modes.choose(name, config, {})
-    assert not capsys.readouterr().out
+    assert not capsys.readouterr().err
     config.retrieval.kind = 'knn_lm'
     modes.choose(name, config, {})
-    out = capsys.readouterr().out
-    assert ('of the model alone; config.retrieval is for --mode=evaluate' in out) == said
+    out, beside = capsys.readouterr()
+    assert ('of the model alone; config.retrieval is for --mode=evaluate' in beside) == said
+    assert not out, 'what is printed there may be read by a program'
 
 
 def test_all_series_and_all_scores_count():
