@@ -19,8 +19,8 @@ FLAGS = {
         Flag('prompt', '', 'generate, score, inspect: the text to continue, to score, or to show; '
              '@FILE reads a file.'),
         Flag('prompts', '', 'generate, score: JSON lines with a field "text", each read by itself.'),
-        Flag('output', '', 'score, generate with --prompts: the file to write; .jsonl = JSON lines; '
-             'inspect: the page.'),
+        Flag('output', '', 'score, generate with --prompts: the file to write; .jsonl = JSON lines, '
+             '.csv = commas (score); inspect: the page.'),
         Flag('length', None, 'generate: tokens to generate.', int, 0),
         Flag('temperature', None, 'generate: 0 = always the most likely token; play: 0, or 1 to draw '
              'actions.', float, 0.0),
@@ -47,7 +47,8 @@ OWN = (
     Mode('evaluate', f'{HERE}.translate:evaluate', ('split',), reads=('pairs',), writes=True,
          documents=True),
     Mode('generate', f'{HERE}.generate:from_flags', (*TEXTS, *DRAWN)),
-    Mode('generate', f'{HERE}.translate:from_flags', ('prompt', 'prompts'), reads=('pairs',)),
+    Mode('generate', f'{HERE}.translate:from_flags', ('prompt', 'prompts', 'beams'),
+         reads=('pairs',)),
     Mode('score', f'{HERE}.score:from_flags', TEXTS),
     Mode('floors', f'{HERE}.floors:measure', ('split',), trained=False, writes=True, documents=True),
     Mode('tokenize', f'{HERE}.tokenize_documents:tokenize', ('split',), trained=False,

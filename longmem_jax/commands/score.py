@@ -1,6 +1,7 @@
 """`--mode=score`: the loss of every token of a given text, or of the texts of a file."""
 
 import contextlib
+import csv
 import json
 import math
 import sys
@@ -150,8 +151,8 @@ def score(
 
     Args:
       load_state: as in `Scorer`.
-      output: file for the rows: JSON lines if it ends with .jsonl, else columns with tabs; '' = the
-        columns are printed.
+      output: file for the rows: JSON lines if it ends with .jsonl, commas if with .csv, else columns
+        with tabs; '' = the columns are printed.
       out: where they are printed; default stdout.
 
     Returns:
@@ -166,17 +167,24 @@ def score(
             require_other(output, prompt[1:])
     scorer = Scorer(experiment, load_state)
     losses = scorer(read_prompt(prompt))
-    as_json = output.endswith('.jsonl')
     with opened(output, out or sys.stdout) as file:
-        if not as_json:
-            print(*COLUMNS, sep='\t', file=file)
-        for row in rows(losses, scorer.tokenizer):
-            if as_json:
+        if output.endswith('.jsonl'):
+            for row in rows(losses, scorer.tokenizer):
                 line = json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False)
-            else:
+                print(line, file=file)
+        elif output.endswith('.csv'):
+            csv.writer(file, lineterminator='\n').writerows(
+                [COLUMNS, *rows(losses, scorer.tokenizer)]
+            )
+        else:
+            print(*COLUMNS, sep='\t', file=file)
+            for row in rows(losses, scorer.tokenizer):
                 text = visible(json.dumps(row[-1], ensure_ascii=False))
-                line = '\t'.join(('' if cell is None else str(cell)) for cell in (*row[:-1], text))
-            print(line, file=file)
+                print(
+                    *('' if cell is None else cell for cell in (*row[:-1], text)),
+                    sep='\t',
+                    file=file,
+                )
     say_aside(f'step {scorer.step:,}: {in_short(losses)}')
     return losses
 

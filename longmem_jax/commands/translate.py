@@ -79,8 +79,11 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Any]:
     return {split: result, **translation}
 
 
-def _translated(experiment: Experiment, params: Any, texts: Sequence[str]) -> list[str]:
-    config = experiment.config
+def _translated(
+    experiment: Experiment, params: Any, texts: Sequence[str], beams: int | None = None
+) -> list[str]:
+    config = experiment.config.copy_and_resolve_references()
+    config.translate.beams = beams or config.translate.beams
     translator = Translator(
         experiment.evaluation_model,
         experiment.tokenizer,
@@ -94,17 +97,21 @@ def _output_path(experiment: Experiment, split: str) -> Path:
     return experiment.workdir / f'translations.{split}.txt'
 
 
-def from_flags(experiment: Experiment, prompt: str = '', prompts: str = '') -> None:
-    """`--mode=generate` with the options of the command line."""
+def from_flags(
+    experiment: Experiment, prompt: str = '', prompts: str = '', beams: int | None = None
+) -> None:
+    """`--mode=generate` with the options of the command line; `beams` overrides those of the config."""
     if prompts:
         raise UsageError('--prompts: a translator takes --prompt=@FILE, a text per line.')
-    translate_prompt(experiment, read_prompt(prompt).decode('utf-8', 'replace'))
+    if beams == 0:
+        raise UsageError('--beams=0: a translator searches with 1 or more.')
+    translate_prompt(experiment, read_prompt(prompt).decode('utf-8', 'replace'), beams)
 
 
-def translate_prompt(experiment: Experiment, text: str) -> list[str]:
+def translate_prompt(experiment: Experiment, text: str, beams: int | None = None) -> list[str]:
     """`--mode=generate`: translates every line of a text and prints the translations, line by line.
 
-    Empty lines stay empty.
+    Empty lines stay empty. `beams`: None = `config.translate.beams`.
 
     Raises:
       UsageError: no text, several processes, or no checkpoint.
@@ -117,7 +124,7 @@ def translate_prompt(experiment: Experiment, text: str) -> list[str]:
         )
     sharding.require_one_process('--mode=generate')
     params, _ = experiment.restore_parameters()
-    found = iter(_translated(experiment, params, said))
+    found = iter(_translated(experiment, params, said, beams))
     # Line i of what is printed translates line i, as in files of pairs.
     translations = [' '.join(next(found).split('\n')) if line.strip() else '' for line in lines]
     text = '\n'.join(translations)

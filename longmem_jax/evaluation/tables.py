@@ -90,4 +90,4 @@ def _gain(results: dict[str, Result], columns: int) -> list[tuple[str, ...]]:
     pair = sorted(results.values(), key=lambda result: result.memory == 'kept')
     without, kept = (result.bits_per_byte for result in pair)
     share = (without - kept) / without if without and math.isfinite(without) else 0.0
-    return [('gain by memory', f'{without - kept:.4f} ({share:.1%})', *[''] * (columns - 1))]
+    return [('gain by memory', f'{without - kept:z.4f} ({share:z.1%})', *[''] * (columns - 1))]

@@ -17,7 +17,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.untrusted import byte_ranges
 from longmem_jax.untrusted.schema import shown
 
-SUFFIX = '.gguf'
+SUFFIX, MAGIC = '.gguf', b'GGUF'
 # Number of a type to its name, numbers in a block and bytes of a block.
 TYPES = {
     0: ('F32', 1, 4), 1: ('F16', 1, 2), 30: ('BF16', 1, 2), 2: ('Q4_0', 32, 18), 3: ('Q4_1', 32, 20),
@@ -68,8 +68,19 @@ class Header(NamedTuple):
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is that of a GGUF file, by its name; the file may be missing."""
-    return path.suffix.lower() == SUFFIX and not path.is_dir()
+    """Whether a path is that of a GGUF file: by its name, where it may be missing, or by its content.
+
+    Programs that keep such files under names of their own leave the ending away.
+    """
+    if path.suffix.lower() == SUFFIX:
+        return not path.is_dir()
+    try:
+        if not path.is_file():
+            return False
+        with path.open('rb') as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):  # what it is will be asked again by who reads it
+        return False
 
 
 def read_header(path: Path) -> Header:
@@ -159,7 +170,7 @@ class _Reader:
 
 def _header(reader: _Reader, size: int) -> Header:
     start = reader.take(min(8, size), 'a start')
-    if start[:4] != b'GGUF' or len(start) < 8:
+    if start[:4] != MAGIC or len(start) < 8:
         raise reader.problem(f'it begins with {shown(start[:4].decode("latin-1"))}, not with GGUF')
     (version,) = struct.unpack('<I', start[4:])
     if version not in VERSIONS:

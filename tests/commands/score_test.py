@@ -1,5 +1,6 @@
 """Given texts: the loss of every token, and continuations of several prompts."""
 
+import csv
 import io
 import json
 
@@ -57,6 +58,11 @@ def test_the_losses_are_those_of_reading_token_by_token(experiment, tmp_path, ca
     assert ''.join(row['text'] for row in rows) == TEXT[:20]
     assert [row['position'] for row in rows] == list(range(len(wanted)))
     np.testing.assert_allclose([row['nats'] for row in rows], wanted, atol=2e-4)
+    score(made, f'@{tmp_path / "text"}', output=str(tmp_path / 'out.csv'))
+    with (tmp_path / 'out.csv').open(newline='') as file:
+        of_csv = list(csv.DictReader(file))
+    assert [row['text'] for row in of_csv] == [row['text'] for row in rows]
+    assert [float(row['nats']) for row in of_csv] == [row['nats'] for row in rows]
     assert found.num_bytes == len(TEXT[:20].encode()) == found.scored
     assert found.bits_per_byte == pytest.approx(np.mean(wanted) / np.log(2), abs=1e-3)
     said = capsys.readouterr().err

@@ -13,7 +13,7 @@ from longmem_jax.config.base import base, stack
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.generation.translator import bleu
+from longmem_jax.generation.translator import Translator, bleu
 from longmem_jax.workdir import prepare_workdir
 
 pytestmark = pytest.mark.slow  # whole runs of the command
@@ -100,6 +100,21 @@ def test_a_prompt_is_translated_line_by_line(translated, capsys):
     assert capsys.readouterr().out.splitlines()[-4:] == found
     with pytest.raises(UsageError, match='text to translate'):
         translate.translate_prompt(translated, ' ')
+
+
+def test_the_command_line_has_the_number_of_beams(translated, capsys, monkeypatch):
+    found = []
+    of_batch = Translator.__call__
+    monkeypatch.setattr(
+        Translator,
+        '__call__',
+        lambda self, *given: found.append(self.settings.beams) or of_batch(self, *given),
+    )
+    for beams in (None, 2):
+        translate.from_flags(translated, prompt='two', beams=beams)
+    assert found == [translated.config.translate.beams, 2] and found[0] != 2
+    with pytest.raises(UsageError, match='--beams=0: a translator searches with 1 or more'):
+        translate.from_flags(translated, prompt='two', beams=0)
 
 
 def test_an_unknown_split_is_one_clear_error(translated):

@@ -252,3 +252,11 @@ def test_without_the_package_blocks_are_one_clear_error(monkeypatch):
     with pytest.raises(UsageError, match=r"Q4_0, .*pip install 'longmem_jax\[gguf\]'"):
         hosts.find(BLOCKS / 'llama.gguf')
     hosts.find(FOLDER / 'llama.gguf')  # 32 and 16 bits need none
+
+
+def test_a_file_without_the_ending_is_known_by_its_first_bytes(tmp_path):
+    path = tmp_path / 'sha256-0123'
+    path.write_bytes((FOLDER / 'llama.gguf').read_bytes())
+    assert hosts.is_host(path) and hosts.find(path).plain == hosts.find(FOLDER / 'llama.gguf').plain
+    path.write_bytes(b'GGML')
+    assert not hosts.is_host(path) and not hosts.is_host(tmp_path / 'missing')

@@ -163,6 +163,17 @@ def test_tasks_of_yaml_files(trained, capsys):
     assert 'longmem_words_choice' in capsys.readouterr().out
 
 
+def test_a_metric_that_is_not_known_is_one_message(trained, tmp_path):
+    text = (TASKS / 'longmem_words_choice.yaml').read_text()
+    assert 'metric: acc\n' in text
+    text = text.replace('metric: acc\n', 'metric: acuracy\n')
+    (tmp_path / 'task.yaml').write_text(text.replace('longmem_words_choice', 'scoreless'))
+    with pytest.raises(
+        UsageError, match='--tasks=scoreless: no metric gave a score; .*metric_list'
+    ):
+        evaluate_tasks(trained, ['scoreless'], include_path=str(tmp_path), local=True)
+
+
 @pytest.mark.parametrize(
     'content, said',
     [
