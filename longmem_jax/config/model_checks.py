@@ -198,8 +198,8 @@ def _positions(model: Any, segment_length: int) -> list[str]:
         ]
     if length and length < segment_length:
         return [
-            f'num_positions = {length}: must be at least the segment length {segment_length}, or 0 for '
-            'a table of that length'
+            f'num_positions = {length}: must be at least the segment length {segment_length}; take '
+            'shorter segments (of a pretrained decoder segment=N in its config), or 0 for a new table'
         ]
     return []
 
