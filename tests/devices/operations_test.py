@@ -1,5 +1,7 @@
 """Operations of the products of a program: loops by their turns, choices by the largest, all devices."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices import operations
+from longmem_jax.devices.gpus import GPUS
 from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.experiment import Experiment, lower_step
 from tests.training.step_test import small
@@ -114,7 +117,14 @@ def test_kernels_count_by_their_estimate_and_of_gpus_nothing_is_known(platform, 
         call = pl.pallas_call(twice, out_shape=a, cost_estimate=estimate)
         return jax.lax.scan(lambda a, _: (call(a), None), a, length=3)[0] @ a
 
-    lowered = jax.jit(program).trace(jnp.ones((128, 128))).lower(lowering_platforms=(platform,))
+    told = contextlib.nullcontext()
+    if platform == 'cuda':  # from 0.11.2 on, JAX must be told for which GPU, if there is none
+        device = jax.sharding.AbstractDevice(GPUS['h100'].kind, None, 'gpu')
+        mesh = jax.sharding.AbstractMesh((1,), ('data',), abstract_device=device)
+        told = jax.sharding.use_abstract_mesh(mesh)
+    with told:
+        traced = jax.jit(program).trace(jax.ShapeDtypeStruct((128, 128), jnp.float32))
+        lowered = traced.lower(lowering_platforms=(platform,))
     assert operations.count(lowered, 1) == (kernels + 2 * 128**3 if kernels else 0)
 
 
