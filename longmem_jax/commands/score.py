@@ -178,13 +178,9 @@ def score(
             )
         else:
             print(*COLUMNS, sep='\t', file=file)
-            for row in rows(losses, scorer.tokenizer):
-                text = visible(json.dumps(row[-1], ensure_ascii=False))
-                print(
-                    *('' if cell is None else cell for cell in (*row[:-1], text)),
-                    sep='\t',
-                    file=file,
-                )
+            for *numbers, text in rows(losses, scorer.tokenizer):
+                said = visible(json.dumps(text, ensure_ascii=False))
+                print(*('' if n is None else n for n in numbers), said, sep='\t', file=file)
     say_aside(f'step {scorer.step:,}: {in_short(losses)}')
     return losses
 

@@ -99,23 +99,24 @@ def evaluate_tasks(
             f'--tasks={",".join(tasks)}: their data cannot be read ({said}); look at the files that the '
             'YAML names.'
         ) from error
-    # The package leaves out metrics that it does not know, with a warning among others.
-    groups = results.get('groups', {})
-    if scoreless := [
-        name
-        for name, scores in results['results'].items()
-        if name not in groups
-        and not any(isinstance(score, float | int) for score in scores.values())
-    ]:
-        raise UsageError(
-            f'--tasks={",".join(scoreless)}: no metric gave a score; look at metric_list in the YAML.'
-        )
     print(lm_eval.make_table(results))
     if 'groups' in results:
         print(lm_eval.make_table(results, 'groups'))
     path = Path(output).expanduser() if output else experiment.workdir / 'lm_eval.json'
     write(path, json.dumps(results, indent=2, default=str, ensure_ascii=False) + '\n')
     print(path)
+    # The package leaves out metrics that it does not know. Scores are 'metric,filter'; a group may have
+    # none of its own.
+    groups = {name for name, of in results.get('group_subtasks', {}).items() if of}
+    scoreless = [
+        name
+        for name, scores in results['results'].items()
+        if name not in groups and not any(',' in key for key in scores)
+    ]
+    if scoreless:
+        raise UsageError(
+            f'--tasks={",".join(scoreless)}: no metric gave a score; look at metric_list in the YAML.'
+        )
     return results
 
 

@@ -172,6 +172,12 @@ def test_a_metric_that_is_not_known_is_one_message(trained, tmp_path):
         UsageError, match='--tasks=scoreless: no metric gave a score; .*metric_list'
     ):
         evaluate_tasks(trained, ['scoreless'], include_path=str(tmp_path), local=True)
+    # The scores of other tasks are not lost.
+    assert 'scoreless' in json.loads((trained.workdir / 'lm_eval.json').read_text())['results']
+    # A group needs none of its own.
+    (tmp_path / 'task.yaml').write_text((TASKS / 'longmem_words_choice.yaml').read_text())
+    (tmp_path / 'group.yaml').write_text('group: some\ntask:\n  - longmem_words_choice\n')
+    evaluate_tasks(trained, ['some'], include_path=str(tmp_path), local=True)
 
 
 @pytest.mark.parametrize(
