@@ -220,7 +220,10 @@ def write(output: Path, found: Found, seeds: int) -> str:
         parts += [summary(found), '## Rows', of_rows(found)]
     for name, by_row in found.items():
         column = columns.COLUMNS[name]
-        command = f'`python -m experiments.leaderboard --output=DIR --columns={name} --rows=ROW`'
+        texts = ' --novels=BOOKS' if name == 'novels' else ''
+        command = (
+            f'`python -m experiments.leaderboard --output=DIR --columns={name} --rows=ROW{texts}`'
+        )
         for shown, title in column.titles.items():
             parts.append(f'## {title}')
             if not memories(by_row):

@@ -83,7 +83,8 @@ def _translated(
     experiment: Experiment, params: Any, texts: Sequence[str], beams: int | None = None
 ) -> list[str]:
     config = experiment.config.copy_and_resolve_references()
-    config.translate.beams = beams or config.translate.beams
+    if beams:
+        config.translate.beams = beams
     translator = Translator(
         experiment.evaluation_model,
         experiment.tokenizer,

@@ -181,6 +181,9 @@ def test_settings_of_attention_are_checked(changes, message):
 def test_learned_positions_of_their_own_length_allow_other_segments():
     config = base()
     config.model.position, config.evaluate.segment_length = 'learned', 256
+    config.model.num_positions = 100
+    assert 'take shorter segments (of a pretrained' in '\n'.join(checks.find_problems(config, 1))
+    config.model.num_positions = 0
     assert 'config.model.num_positions' in '\n'.join(checks.find_problems(config, 1))
     config.model.num_positions = 1024
     assert checks.find_problems(config, 1) == []

@@ -32,6 +32,12 @@ def test_the_gain_is_that_over_no_memory_whatever_the_names(results):
     assert line.split()[-2:] == ['0.5000', '(20.0%)']  # one column of the table
 
 
+def test_a_gain_that_is_none_has_no_sign():
+    out, results = io.StringIO(), {'test': result(2.000001), 'without': result(2.0, 'reset')}
+    show(Progress(0, log_every=0, out=out), results, {})
+    assert '0.0000 (0.0%)' in out.getvalue() and '-0.0' not in out.getvalue()
+
+
 def test_results_are_written_with_sizes_and_what_they_depend_on(tmp_path):
     params, one_lane = {'a': np.zeros((3, 2))}, (np.zeros((1, 5), np.float32),)
     path = tmp_path / 'results.json'

@@ -54,7 +54,8 @@ def evaluate_tasks(
 
     Raises:
       UsageError: lm-eval is not installed, an unknown task, data that cannot be read, a number that
-        is none of examples, a file that cannot be written, or as in `newest_parameters`.
+        is none of examples, a file that cannot be written, or as in `newest_parameters`. After all
+        scores are written: a task that has none.
     """
     if limit is not None and not 0 < limit < math.inf:
         raise UsageError(
