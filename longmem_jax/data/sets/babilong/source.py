@@ -111,6 +111,8 @@ class Documents:
         self._prompt = task.prompt * bytes_per_token
         self._lengths = tuple(length * bytes_per_token for length in task.lengths)
         self._weights = [1 / (length + FACTS) for length in self._lengths]
+        # Facts and questions are few, and are met again in every document.
+        self._encode = functools.cache(lambda text: self.tokenizer.encode(text.encode()))
         self._size = task.documents if split == 'train' else task.eval_documents
         where = f"config.data.path = '{data.path}', {split}"
         source = novels(data.path, split, data.fractions, data.text_field)
@@ -123,9 +125,6 @@ class Documents:
 
     def _key(self, index: int) -> str:
         return f'{self._seed} {self._split} {index}'
-
-    def _encode(self, text: str) -> np.ndarray:
-        return self.tokenizer.encode(text.encode())
 
     def _require(self, length: int) -> None:
         """Raises `UsageError` if hardly any question of the task fits in a length."""

@@ -59,6 +59,14 @@ class Sample(NamedTuple):
     answer: str
 
 
+# By who moves and from where; made once, since training draws a story per document.
+MOVES = {
+    (who, place): [Fact('move', who, to) for to in PLACES if to != place]
+    for who in (*PEOPLE, *GIVERS)
+    for place in PLACES
+}
+
+
 class _World:
     """Who and what is where."""
 
@@ -66,9 +74,8 @@ class _World:
         self.people, self.objects, self._draws = dict(people), dict(OBJECTS), draws
         self.facts: list[Fact] = []  # so far
 
-    def _one(self, kinds: tuple[str, ...], possible: list[Fact], all_: int) -> Fact | None:
+    def _one(self, possible: list[Fact], all_: int) -> Fact | None:
         """One of the possible facts; None if `TRIES` draws of `all_` facts would find none of them."""
-        possible = [fact for fact in possible if fact.kind in kinds]
         share = len(possible) / all_
         if not possible or self._draws.random() < (1 - share) ** TRIES:
             return None
@@ -78,13 +85,7 @@ class _World:
         """A possible fact of one of the kinds, all of which are as likely."""
         people, objects = self.people, self.objects
         if kinds == ('move',):
-            moves = [
-                Fact('move', who, place)
-                for who in people
-                for place in PLACES
-                if place != people[who]
-            ]
-            return self._draws.choice(moves)
+            return self._draws.choice([move for at in people.items() for move in MOVES[at]])
         if kinds == ('give',):
             gifts = [
                 Fact('give', objects[what], what, to)
@@ -94,15 +95,14 @@ class _World:
                 and to != objects[what]
                 and people[to] == people[objects[what]]
             ]
-            return self._one(kinds, gifts, len(people) ** 2 * len(objects))
-        held = [Fact('drop', objects[what], what) for what in objects if objects[what] in people]
-        near = [
-            Fact('get', who, what)
-            for who in people
-            for what in objects
-            if objects[what] == people[who]
-        ]
-        return self._one(kinds, held + near, len(kinds) * len(people) * len(objects))
+            return self._one(gifts, len(people) ** 2 * len(objects))
+        possible = list[Fact]()
+        if 'drop' in kinds:
+            possible += [Fact('drop', who, what) for what, who in objects.items() if who in people]
+        for who, place in people.items():
+            if place in objects.values():
+                possible += [Fact('get', who, what) for what in objects if objects[what] == place]
+        return self._one(possible, len(kinds) * len(people) * len(objects))
 
     def happens(
         self, kinds: tuple[tuple[str, ...], ...], wanted: Callable[[Fact], bool] = lambda fact: True
