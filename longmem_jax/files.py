@@ -22,10 +22,21 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, of_disk
 
 # Of file systems that cannot synchronize a folder.
 UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Gives an `OSError` that names no file, as that of a disk that is full, the name of `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or not of_disk(error):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextlib.contextmanager
@@ -53,7 +64,8 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     try:
         mode = stat.S_IMODE(os.fstat(opened).st_mode)
         os.close(opened)
-        yield partial
+        with naming(path):
+            yield partial
         partial.chmod(mode)  # safetensors makes a file of its own, which nobody else may read
         sync(partial)
         partial.replace(path)

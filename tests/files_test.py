@@ -108,6 +108,16 @@ def test_a_file_that_does_not_reach_the_disk_is_named(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_that_finds_no_room_is_named(tmp_path):
+    with pytest.raises(OSError, match='No space left') as caught:
+        with files.whole_file(tmp_path / 'a.json'), open('/dev/full', 'wb', buffering=0) as full:
+            full.write(b'text')
+    assert caught.value.filename == str(tmp_path / 'a.json')
+    with pytest.raises(ConnectionResetError) as other, files.naming('a.json'):
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+    assert other.value.filename is None, 'it is not of the disk'
+
+
 def test_a_file_that_cannot_be_closed_leaves_none_behind(tmp_path, monkeypatch):
     """Network file systems say only there that a disk is full."""
 

@@ -146,6 +146,11 @@ def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
         others = ', '.join(f'--mode={each.name}' for each in modes() if each.section == section)
         said = f'--mode={name}: of the model alone; config.{section} is for {others}.'
         print(said, file=sys.stderr)  # beside what `score` and `generate` print to be read on
+    for section in dict.fromkeys(other.section for other in named if not mode.section):
+        if section in config and not sections.in_use(config, section):
+            switch = sections.sections()[section].switch
+            said = f"of the model alone, since config.{section}.{switch} = 'none'"
+            print(f'--mode={name}: {said}.', file=sys.stderr)
     return mode
 
 

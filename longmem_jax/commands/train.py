@@ -15,7 +15,7 @@ from longmem_jax.commands.translate import translate_split
 from longmem_jax.config import saved
 from longmem_jax.config.reach import beyond_a_step, too_short
 from longmem_jax.data import lanes, order
-from longmem_jax.data.warnings import division, of_unknown, warnings_of
+from longmem_jax.data.warnings import division, of_pairs, of_unknown, warnings_of
 from longmem_jax.devices import initial, operations, sharding
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.evaluation.evaluator import Evaluator, passes
@@ -155,6 +155,8 @@ class LanguageModelTask:
             self._progress.say(f'Note: {note}')
         if divided := division(config.data):
             self._progress.say(f'Note: {divided}')
+        for left_out in of_pairs(self.corpora['train']):
+            self._progress.say(f'Note: {left_out}.')
         if decay := config.train.ema_decay:
             self._progress.say(
                 f'Note: config.train.ema_decay = {decay}: the average of the parameters is scored.'

@@ -119,8 +119,11 @@ def source_places(tokens: np.ndarray, places: int) -> np.ndarray:
 class PairCorpus:
     """Tokenized pairs, a corpus as `data.corpus.Corpus`; `models.seq2seq` describes the layout.
 
-    Pairs with a side that is too long are left out in training and cut in evaluation. The tokenizer's
-    begin token also ends a target.
+    Training leaves out pairs with a side that is empty or too long; evaluation cuts what is too long.
+    The tokenizer's begin token also ends a target.
+
+    Attributes:
+      left_out: number of pairs that are left out.
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer):
@@ -135,6 +138,7 @@ class PairCorpus:
         if split == 'train':
             fitting = [i for i in range(len(self.pairs)) if self._fits(i)]
             self._indices = np.asarray(fitting, np.int64)
+        self.left_out = len(self.pairs) - len(self._indices)
         if not len(self._indices):
             said = f'{number_of(len(self.pairs), "pair")} of {split}'
             raise UsageError(

@@ -96,6 +96,15 @@ def of_unknown(corpus: AnyCorpus) -> Iterator[str]:
         )
 
 
+def of_pairs(corpus: AnyCorpus) -> Iterator[str]:
+    """A sentence if pairs of a translator's training split are left out."""
+    if left_out := getattr(corpus, 'left_out', 0):
+        yield (
+            f'{left_out:,} of {left_out + len(corpus):,} pairs are left out, since a side is empty or '
+            'longer than config.data.pairs.max_source or max_target'
+        )
+
+
 def warning_of(file: Path) -> str:
     """What a file is, if not a text: 'looks like UTF-16'; '' if it is one, or cannot be read."""
     if kind_of(file) in TABLES:

@@ -88,7 +88,8 @@ class _Builder:
                     else "the model's keys are not finite numbers; build from an earlier checkpoint."
                 )
             # `tofile` does not say why it fails, so that a full disk would look like a fault of ours.
-            self._files[name].write(entries.data)
+            with files.naming(self._path(name)):
+                self._files[name].write(entries.data)
         self.waiting += count
         self.total += count
 
@@ -105,8 +106,9 @@ class _Builder:
 
     def close(self) -> None:
         """Closes the files of the current shard, so that nothing is written to them any more."""
-        for file in self._files.values():
-            file.close()
+        for name, file in self._files.items():
+            with files.naming(self._path(name)):  # what it held back is written here
+                file.close()
         self._files = {}
 
     def write(self, reader: Reader, contexts: np.ndarray, complete: bool) -> None:

@@ -51,6 +51,18 @@ def test_a_section_that_a_mode_does_not_use_is_said(name, said, capsys):
     assert not out, 'what is printed there may be read by a program'
 
 
+def test_a_section_that_is_switched_off_is_said(capsys):
+    """Otherwise who names a datastore, and no kind, would take the model's score for that with it."""
+    config = base('retrieval')
+    config.retrieval.datastore = 'STORE'
+    modes.choose('evaluate', config, {})
+    assert "of the model alone, since config.retrieval.kind = 'none'" in capsys.readouterr().err
+    config.retrieval.kind = 'knn_lm'
+    modes.choose('evaluate', config, {})
+    modes.choose('evaluate', base(), {})
+    assert not capsys.readouterr().err
+
+
 def test_all_series_and_all_scores_count():
     """Also those of later tasks and sources."""
     names = [name for name, task in TASKS.items() if task.series]

@@ -12,7 +12,7 @@ from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.load import load, load_source
 from longmem_jax.data.parallel import PairCorpus
 from longmem_jax.data.tokenizers import Bytes
-from longmem_jax.data.warnings import warnings_of
+from longmem_jax.data.warnings import of_pairs, warnings_of
 from longmem_jax.data.windows import Windows
 from longmem_jax.errors import UsageError
 from longmem_jax.segment import NOTHING
@@ -82,6 +82,16 @@ def test_bad_pairs_are_one_clear_error(tmp_path, make, message):
     make(tmp_path)
     with pytest.raises(UsageError, match=message):
         PairCorpus(settings(tmp_path), 'train', Bytes())
+
+
+def test_pairs_that_are_left_out_are_said(tmp_path):
+    write(tmp_path, 'train', ['a', '', 'far too long', 'b'], ['x', 'y', 'z', 'w'])
+    train = PairCorpus(settings(tmp_path), 'train', Bytes())
+    assert len(train) == 2
+    (said,) = of_pairs(train)
+    assert said.startswith('2 of 4 pairs are left out')
+    write(tmp_path, 'train', ['a'], ['x'])
+    assert not list(of_pairs(PairCorpus(settings(tmp_path), 'train', Bytes())))
 
 
 def test_pairs_without_a_place_are_an_error():

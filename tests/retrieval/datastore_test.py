@@ -74,7 +74,7 @@ def test_a_full_disk_is_named(folder):
             targets=one,
             documents=one[0],
         )
-        with pytest.raises(UsageError, match='No space left on device'), disk_errors():
+        with pytest.raises(UsageError, match='keys.00.*No space left on device'), disk_errors():
             builder.add(part, np.ones((1, 1, 1, CONTEXT), np.int32))
 
 
