@@ -12,6 +12,7 @@ from longmem_jax.data.stored_files import PACKED, SMALL, memory, read_whole
 from longmem_jax.errors import UsageError, nearest
 
 MOST_ROWS = 1024  # per byte of a file: a larger one repeats what no texts do
+BLOCK, LARGEST_BLOCK = 1 << 20, 2**31 - 1  # bytes of a .csv file that are parsed at once
 SEPARATORS = {'.csv': ',', '.tsv': '\t'}
 
 
@@ -42,12 +43,15 @@ class Table:
             raise UsageError(f'{path}: cannot be read ({error}).') from error
 
     def _open_lines(self, source: pa.BufferReader | str, separator: str) -> None:
+        size = self._path.stat().st_size if isinstance(source, str) else source.size()
         texts = csv.read_csv(
             source,
+            # A row must lie within one block or two, and a row may be a whole book.
+            read_options=csv.ReadOptions(block_size=min(max(size, BLOCK), LARGEST_BLOCK)),
             parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=csv.ConvertOptions(column_types={self._field: pa.string()}),
         )
-        self._require(texts.schema)
+        self._require(texts.schema, ', named by its first line,')
         self._texts, self._group = texts[self._field], 0
         self._borders = np.asarray([0, len(texts)])
 
@@ -72,13 +76,13 @@ class Table:
             )
         self._borders = np.cumsum([0, *rows])
 
-    def _require(self, schema: pa.Schema) -> None:
-        """Raises `UsageError` unless the column is there and has texts."""
+    def _require(self, schema: pa.Schema, named: str = '') -> None:
+        """Raises `UsageError` unless the column is there and has texts; `named`: by what they are."""
         if self._field not in schema.names:
             names = ', '.join(schema.names)
             raise UsageError(
                 f'{self._path}: no column {self._field!r} (config.data.text_field); '
-                f'{nearest(self._field, schema.names)}its columns are {names}.'
+                f'{nearest(self._field, schema.names)}its columns{named} are {names}.'
             )
         if schema.names.count(self._field) > 1:
             raise UsageError(

@@ -68,6 +68,19 @@ def test_a_table_beside_texts_is_no_text(folder):
     assert texts(settings(folder / 'csv')) == [b'a book']
 
 
+def test_a_row_of_a_table_may_be_a_book(tmp_path):
+    """Of more bytes than are parsed at once by default, and with lines."""
+    book = b'a line\n' * 320_000
+    (tmp_path / 'a.csv').write_bytes(b'text,id\nb,1\n"' + book + b'",2\nc,3\n')
+    assert texts(settings(tmp_path / 'a.csv', fractions=(0.98, 0.01, 0.01))) == [b'b', book, b'c']
+
+
+def test_the_first_line_of_a_table_has_the_names(tmp_path):
+    (tmp_path / 'a.csv').write_text('3,some words\n1,others\n')
+    with pytest.raises(UsageError, match='columns, named by its first line, are 3, some words'):
+        load_source(settings(tmp_path / 'a.csv'), 'train')
+
+
 def test_tables_without_texts_are_one_message(folder):
     parquet.write_table(table(text=['a', None]), folder / 'none.parquet')
     with pytest.raises(UsageError, match='none.parquet, row 2: nothing in the column'):
