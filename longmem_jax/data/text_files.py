@@ -27,7 +27,8 @@ NAMES = {
     'test': ('test',),
 }
 SCRIPTS = ('.py', '.md', '')  # what also stands beside data
-TABLES = ('.parquet', '.csv', '.tsv')
+LISTS = ('.csv', '.tsv')  # that list the texts beside them
+TABLES = ('.parquet', *LISTS)
 SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', *TABLES, '')
 HEADING = re.compile(rb' = (?!=).*[^= ] = *\r?')  # of level 1
 WAYS = (
@@ -114,7 +115,7 @@ def files_below(folder: Path) -> list[Path]:
 def _texts(files: Iterable[Path]) -> list[Path]:
     """The files that are texts: beside others a table lists them, as in PG-19."""
     files = list(files)
-    return [file for file in files if kind_of(file) not in ('.csv', '.tsv')] or files
+    return [file for file in files if kind_of(file) not in LISTS] or files
 
 
 def _of_split(path: Path, split: str) -> list[Path] | None:

@@ -1,6 +1,7 @@
 """What is strange about `config.data`: files that are not text, and settings that nothing uses."""
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.documents import FRACTIONS, SPLITS
 from longmem_jax.data.parallel import file_of
 from longmem_jax.data.stored_files import ERRORS, PACKED
-from longmem_jax.data.text_files import TABLES, find_files, has_splits, kind_of
+from longmem_jax.data.text_files import (
+    LISTS,
+    NAMES,
+    TABLES,
+    files_below,
+    find_files,
+    has_splits,
+    kind_of,
+)
 from longmem_jax.errors import UsageError
 
 LOOKED_AT = 1 << 16  # bytes at the beginning of a file
@@ -49,7 +58,23 @@ def warnings_of(data: Any) -> Iterator[str]:
                 f'{root}: its files are the texts, and the folders in it are not read '
                 f'({", ".join(folders[:4])}{", ..." if len(folders) > 4 else ""})'
             )
+    yield from _of_lists(root)
     yield from _of_files(_files(root, data.fractions))
+
+
+def _of_lists(root: Path) -> Iterator[str]:
+    """A sentence for each folder of a split whose tables are not read, since other files are there."""
+    for name in itertools.chain.from_iterable(NAMES.values()):
+        files: list[Path] = []
+        with contextlib.suppress(UsageError, OSError):  # who reads it says why
+            files = files_below(root / name)
+        texts = [file for file in files if kind_of(file) not in LISTS]
+        if texts and len(texts) < len(files):
+            (table,) = [file for file in files if file not in texts][:1]
+            yield (
+                f'{table} is not read, since {texts[0].name} is there: beside other files a table is '
+                'taken for a list of them. If it has the texts, take the other files away'
+            )
 
 
 def _of_files(files: list[Path]) -> Iterator[str]:

@@ -66,6 +66,9 @@ def test_one_table_is_cut_into_splits(tmp_path):
 def test_a_table_beside_texts_is_no_text(folder):
     (folder / 'csv/train/b.txt').write_text('a book')
     assert texts(settings(folder / 'csv')) == [b'a book']
+    (said,) = warnings_of(settings(folder / 'csv'))
+    assert 'a.csv is not read, since b.txt is there' in said
+    assert not list(warnings_of(settings(folder / 'tsv')))
 
 
 def test_a_row_of_a_table_may_be_a_book(tmp_path):
