@@ -55,6 +55,12 @@ class Faiss:
                 f'config.retrieval.centroids = {settings.centroids}: more than the {len(store):,} '
                 'keys of the datastore.'
             )
+        if settings.centroids > settings.train_keys:  # FAISS needs a key for each
+            raise UsageError(
+                f'config.retrieval.train_keys = {settings.train_keys}: fewer than the '
+                f'config.retrieval.centroids = {settings.centroids} that are learned from them; raise '
+                'train_keys or lower centroids.'
+            )
         made_with = json.dumps({name: settings[name] for name in MADE_WITH})
         name = f'index.{store.digest}.{checksum(made_with.encode())[:8]}.safetensors'
         path, self._index = store.folder / name, self._empty()
@@ -67,7 +73,7 @@ class Faiss:
         """An index without keys, not trained."""
         faiss, store, settings = self._faiss, self._store, self._settings
         # Codes of eight bits need 256 keys for training.
-        bits = min(8, max(1, int(np.log2(max(len(store), 2)))))
+        bits = min(8, max(1, int(np.log2(max(min(settings.train_keys, len(store)), 2)))))
         return faiss.IndexIVFPQ(
             faiss.IndexFlatL2(store.width),
             store.width,

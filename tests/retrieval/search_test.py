@@ -136,6 +136,17 @@ def test_an_index_belongs_to_its_keys_and_settings(tmp_path):
         make(store)
 
 
+def test_codes_are_learned_from_few_keys_and_too_few_are_refused(tmp_path):
+    store = of_documents(tmp_path, (40,) * 10)
+    queries = store.rows('keys', np.arange(0, 400, 19))
+    found = make(store, train_keys=100, probe=16).search(queries, 1).numbers[:, 0]
+    assert (found == np.arange(0, 400, 19)).mean() > 0.9
+    with pytest.raises(
+        UsageError, match='train_keys = 15: fewer than the .*centroids = 16 .*; raise'
+    ):
+        make(store, train_keys=15)
+
+
 def changed_index(path, changes, **metadata):
     """Writes the index again with other arrays, and with the checksum that they have."""
     arrays, texts = tensor_file.read(path)
