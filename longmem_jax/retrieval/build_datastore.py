@@ -185,12 +185,7 @@ def build(experiment: Experiment, split: str = 'train') -> Datastore:
     if (folder / 'manifest.json').exists():
         manifest = read_manifest(folder)
         require_same(folder, manifest, expected['identity'])
-        different = [name for name in ('dtype', 'source') if manifest.get(name) != expected[name]]
-        if different:
-            raise UsageError(
-                f'{folder}: holds a datastore with another {" and ".join(different)} '
-                f'({[manifest.get(name) for name in different]}); use another folder.'
-            )
+        _require_alike(folder, manifest, expected)
         if problem := _problem(folder, manifest):
             progress.say(f'{problem}: all shards are written again.')
             manifest = expected | {'shards': [], 'complete': False}
@@ -230,6 +225,21 @@ def build(experiment: Experiment, split: str = 'train') -> Datastore:
     progress.say(f'{folder}: {len(store):,} keys of step {step:,}, {len(store.shards)} shards.')
     progress.close()
     return store
+
+
+def _require_alike(folder: Path, manifest: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Raises `UsageError` if a datastore is of another text, or its keys were made otherwise."""
+    there, here = ({'dtype': m['dtype']} | m.get('source', {}) for m in (manifest, expected))
+    different = [
+        f'{name}: {there.get(name)} there, {here.get(name)} here'
+        for name in here | there
+        if there.get(name) != here.get(name)
+    ]
+    if different:
+        raise UsageError(
+            f'{folder}: holds a datastore that was made otherwise ({"; ".join(different)}); use '
+            'another folder.'
+        )
 
 
 def _resume(

@@ -55,6 +55,17 @@ def test_a_folder_that_cannot_be_written_or_is_read_as_texts_is_refused(tmp_path
     assert not any(texts.iterdir())
 
 
+def test_a_datastore_that_was_made_otherwise_is_refused_with_what_differs(folder):
+    made = {'dtype': 'float32', 'source': {'split': 'train', 'context': 32, 'path': 'texts'}}
+    changed(folder, **made)
+    manifest = read_manifest(folder)
+    build_datastore._require_alike(folder, manifest, made)
+    other = made | {'dtype': 'float16', 'source': made['source'] | {'split': 'test'}}
+    message = r'\(dtype: float32 there, float16 here; split: train there, test here\); use another'
+    with pytest.raises(UsageError, match=message):
+        build_datastore._require_alike(folder, manifest, other)
+
+
 @pytest.mark.parametrize('name', ['tune_tokens', 'report_tokens'])
 def test_negative_numbers_of_tokens_are_refused(name):
     config = base('retrieval')

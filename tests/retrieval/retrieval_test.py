@@ -176,7 +176,7 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
     ):
         problems = checks.find_problems(opened(config, workdir, **changes).config, 1)
         assert len(problems) == 1 and message in problems[0], problems
-    with pytest.raises(UsageError, match='another source'):
+    with pytest.raises(UsageError, match='split: train there, test here'):
         build_datastore.build(make(config, workdir), 'test')
 
 
@@ -458,7 +458,7 @@ def test_windows_give_every_key_a_context(trained, tmp_path):
         np.testing.assert_allclose(
             text['keys'][0][own[place]], keys[0, place - window * step], atol=1e-5
         )
-    with pytest.raises(UsageError, match='another source'):
+    with pytest.raises(UsageError, match=r'context: \d+ there, 4 here'):
         build_datastore.build(opened(config, workdir, datastore=str(tmp_path), context=4), 'train')
     results = evaluate.evaluate(
         opened(config, workdir, kind='knn_lm', datastore=str(tmp_path)), 'test'
