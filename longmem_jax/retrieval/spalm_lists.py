@@ -98,12 +98,14 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
         out.
 
     Raises:
-      UsageError: a token's own document is not known, or files are damaged.
+      UsageError: a token's own document is not known or the only one, or files are damaged.
     """
     experiment, store = keys.experiment, keys.store
     settings, reading = experiment.config.retrieval, experiment.config.evaluate
     text = source_of(experiment, split)
     own_text = is_own_text(store, text)
+    if own_text:
+        _require_others(store, split)
     about = {
         'text': text['documents'],
         'datastore': store.digest,
@@ -137,6 +139,17 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
     sums = {path.name: saved['sha256']}
     verified.require(folder, sums, 'int64', again=settings.verify, report=report)
     return Lists(folder, np.memmap(path, np.int64, 'r', shape=shape), firsts, store)
+
+
+def _require_others(store: Datastore, split: str) -> None:
+    """Raises `UsageError` if a datastore has a single document, which is left out for all its tokens."""
+    if store.documents.min() == store.documents.max():
+        raise UsageError(
+            f'{store.folder}: holds {split} as a single document, and neighbours are never of the '
+            "token's own document, so no token would have any. Divide the text, by "
+            '--config.data.documents=line or --config.data.pieces=16, train the model of the keys and '
+            'build its datastore again.'
+        )
 
 
 def _search(

@@ -1,6 +1,7 @@
 """SPALM's text: every token gets its own row of the lists, in any order of reading."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.tokenizers import Bytes
-from longmem_jax.retrieval.spalm_lists import Lists, firsts_of
+from longmem_jax.errors import UsageError
+from longmem_jax.retrieval.spalm_lists import Lists, _require_others, firsts_of
 from longmem_jax.retrieval.spalm_text import Text
 
 LENGTHS = (5, 0, 17, 8, 0, 0, 3, 30, 1)
@@ -84,3 +86,13 @@ def test_training_goes_on_after_a_pass_and_from_any_place(corpus, num_lanes):
     again = read(corpus, 20, segments[39][2], **reading)
     for (_, rows, _), (_, wanted, _) in zip(again, segments[40:], strict=True):
         np.testing.assert_array_equal(rows, wanted)
+
+
+def test_a_datastore_of_one_document_has_no_neighbours_for_its_own_text():
+    store = SimpleNamespace(folder='store', documents=np.zeros((9,), np.int32))
+    with pytest.raises(
+        UsageError, match='store: holds train as a single document.*Divide the text'
+    ):
+        _require_others(store, 'train')
+    store.documents[8] = 1
+    _require_others(store, 'train')
