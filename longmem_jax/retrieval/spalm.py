@@ -54,8 +54,9 @@ def _require_plain(model_config: Any) -> None:
     """Raises `UsageError` unless the model has one output table of width `d_model`."""
     if model_config.cutoffs or model_config.d_embed != model_config.d_model:
         raise UsageError(
-            "config.retrieval.kind = 'spalm': needs one table of output vectors as wide as the "
-            'model (config.model.cutoffs = (), d_embed = d_model).'
+            f'config.model.cutoffs = {tuple(model_config.cutoffs)}, d_embed = {model_config.d_embed}, '
+            f'd_model = {model_config.d_model}: SPALM needs one table of output vectors as wide as the '
+            'model (cutoffs = (), d_embed = d_model); train one, as spalm_wikitext103.py does.'
         )
 
 
@@ -88,7 +89,7 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     config = experiment.config
     _require_plain(config.model)
     _require_apart(config.train)
-    keys = open_keys(experiment)
+    params, keys = _start(experiment), open_keys(experiment)
     folder = own_folder(experiment.workdir / 'spalm')
     settings = config.retrieval.spalm
     num_steps = settings.num_steps or config.train.num_steps
@@ -96,7 +97,7 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     if config.train.ema_decay:
         progress.say('Note: config.train.ema_decay: SPALM keeps no average of its own parameters.')
     lists = look_up(experiment.workdir, keys, split, settings.k, progress.say)
-    task = SpalmTask(experiment, _start(experiment), keys, lists, split, folder)
+    task = SpalmTask(experiment, params, keys, lists, split, folder)
     saver = Checkpointer(
         folder / 'checkpoints',
         every=config.checkpoint.every,

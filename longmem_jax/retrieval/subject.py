@@ -18,7 +18,8 @@ SUBJECT = Subject(
     modes=(
         _mode('evaluate', f'{HERE}.evaluate:evaluate', ('split',), section=SECTION, writes=True),
         _mode('build_datastore', f'{HERE}.build_datastore:build', ('split',), adds=SECTION),
-        _mode('train_spalm', f'{HERE}.spalm:train', adds=SECTION, writes=True),
+        # `start` = 'fresh' needs no run, only that of the keys.
+        _mode('train_spalm', f'{HERE}.spalm:train', adds=SECTION, trained=False, writes=True),
     ),
     checks=(f'{HERE}.settings:check',),
 )

@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from configs import spalm_wikitext103
 from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum
 from longmem_jax.reporting.writers import read_metrics
-from longmem_jax.retrieval import evaluate, reading, spalm, spalm_lists
+from longmem_jax.retrieval import evaluate, reading, spalm, spalm_lists, subject
 from longmem_jax.retrieval.spalm_keys import open_keys
 from longmem_jax.retrieval.spalm_lists import Lists, firsts_of, look_up
 from longmem_jax.retrieval.spalm_task import SpalmTask
@@ -145,6 +146,24 @@ def test_spalm_is_trained_and_evaluated(trained, tmp_path, frozen):  # noqa: F81
         UsageError, match=r'gate is missing; float32 \[\d+\] is needed: delete .*/spa'
     ):
         evaluate.evaluate(experiment, 'test')
+
+
+def test_a_fresh_spalm_needs_no_run_of_its_own_and_others_are_refused_at_once(monkeypatch):
+    """Before the neighbours of a whole corpus are looked up."""
+    (mode,) = (mode for mode in subject.SUBJECT.modes if mode.name == 'train_spalm')
+    assert mode.writes and not mode.trained  # so that its folder is made
+
+    def refused():
+        raise UsageError('no checkpoint there; train first')
+
+    config = spalm_wikitext103.get_config('tiny')
+    config.retrieval.spalm.start = 'trained'
+    monkeypatch.setattr(spalm, 'open_keys', pytest.fail)
+    with pytest.raises(UsageError, match='no checkpoint there; train first'):
+        spalm.train(SimpleNamespace(config=config, restore_parameters=refused))
+    config.model.cutoffs = (9,)
+    with pytest.raises(UsageError, match=r'model.cutoffs = \(9,\), .*: SPALM needs one table'):
+        spalm.train(SimpleNamespace(config=config))
 
 
 class Told:
