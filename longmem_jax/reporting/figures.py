@@ -3,6 +3,7 @@
 import typing
 from pathlib import Path
 
+from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 
 if typing.TYPE_CHECKING:
@@ -36,6 +37,15 @@ def label(axes: 'Axes', x: str, y: str, *, legend: bool = False) -> None:
 
 
 def save(figure: 'Figure', path: str | Path) -> None:
-    """Writes or replaces the file of a figure as a whole; its name says the format (.png, .pdf)."""
+    """Writes or replaces the file of a figure as a whole; its name says the format (.png, .pdf).
+
+    Raises:
+      UsageError: a format that figures do not have.
+    """
+    kind, known = Path(path).suffix[1:] or 'png', figure.canvas.get_supported_filetypes()
+    if kind.lower() not in known:
+        raise UsageError(
+            f'{path}: a figure cannot be a .{kind} file; allowed are .{", .".join(sorted(known))}.'
+        )
     with whole_file(path) as partial:
-        figure.savefig(partial, format=Path(path).suffix[1:] or 'png')
+        figure.savefig(partial, format=kind)

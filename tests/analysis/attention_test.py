@@ -7,6 +7,7 @@ from experiments.analysis import attention
 from experiments.analysis.reading import full_segments
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
+from longmem_jax.reporting import figures
 from tests.toys import LENGTH, VOCAB, toy
 
 
@@ -74,3 +75,10 @@ def test_layers_and_segments_that_do_not_exist():
         attention.looks_at(model, params, text(1), '7')
     with pytest.raises(UsageError, match='--segment=2: the full segments are 0 to 1'):
         attention.looks_at(model, params, text(2), '0', 2)
+
+
+def test_a_figure_of_another_kind_is_refused(tmp_path):
+    figure, _ = figures.one_panel(2, 2)
+    with pytest.raises(UsageError, match=r'cannot be a .docx file; allowed are .*\.pdf, .*\.png'):
+        figures.save(figure, tmp_path / 'weights.docx')
+    assert not list(tmp_path.iterdir())
