@@ -8,7 +8,6 @@ text has, document first, while the utterance is written; above it the excerpts 
 (ACL Figs. 4, 12).
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,11 +18,13 @@ from experiments.analysis import continuous_figures as figures
 from experiments.analysis import continuous_memory, memory_positions
 from longmem_jax.commands import entry
 from longmem_jax.data.conventions import Conventions
+from longmem_jax.data.json_lines import read_examples
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.hosts.data.cmu_dog import Dialogue, read
 from longmem_jax.hosts.evaluation.dialogue import contexts
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.untrusted.schema import shown
 
 SIDE = 12  # tokens of an excerpt on either side of its middle
 EXCERPTS = 3
@@ -127,7 +128,7 @@ def chosen(experiment: Experiment, count: int) -> Iterator[tuple[Dialogue, int, 
     """An utterance that was written in the middle of each of the first conversations, and its turn.
 
     Raises:
-      UsageError: the run has written no responses.
+      UsageError: the run has written no responses, or those of other conversations.
     """
     path, config = experiment.workdir / 'responses.test.jsonl', experiment.config
     if not path.exists():
@@ -137,7 +138,14 @@ def chosen(experiment: Experiment, count: int) -> Iterator[tuple[Dialogue, int, 
         )
     dialogues = {each.name: each for each in read(config.data.path, 'test')}
     written: dict[str, list[Any]] = {}
-    for line in map(json.loads, path.read_text().splitlines()):
+    for line in read_examples(path, dict(dialogue=str, turn=int, text=str)):
+        known = dialogues.get(line['dialogue'])
+        if known is None or not 0 <= line['turn'] < len(known.utterances):
+            raise UsageError(
+                f'{path}: no utterance {line["turn"]} of a conversation {shown(line["dialogue"])} is '
+                f'in the test split of config.data.path = {config.data.path!r}; write the responses '
+                'again by --mode=evaluate.'
+            )
         written.setdefault(line['dialogue'], []).append(line)
     for name, lines in list(written.items())[:count]:
         line = lines[len(lines) // 2]

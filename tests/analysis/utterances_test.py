@@ -73,3 +73,14 @@ def test_utterances_are_those_that_the_run_wrote(tmp_path):
     (one,) = utterances.chosen(run, 1)
     assert (one[0].name, *one[1:]) == ('a', 2, 'a2')
     assert [text for *_, text in utterances.chosen(run, 5)] == ['a2', 'b2']
+    for changes, message in (
+        (dict(dialogue='gone'), "no utterance 1 of a conversation 'gone' is in the test split"),
+        (dict(turn=99), "no utterance 99 of a conversation 'a' is in the test split"),
+        (dict(turn='1'), "jsonl:1: turn = '1': must be int"),
+    ):
+        path.write_text(json.dumps(lines[0] | changes))
+        with pytest.raises(UsageError, match=message):
+            list(utterances.chosen(run, 1))
+    path.write_text(json.dumps(lines[0])[:-9])
+    with pytest.raises(UsageError, match='jsonl:1: not a line of JSON'):
+        list(utterances.chosen(run, 1))
