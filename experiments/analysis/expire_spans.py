@@ -22,11 +22,11 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
+from experiments.analysis.reading import text_of
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.expire_span.layer import ExpireSpan
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
@@ -40,7 +40,9 @@ if __name__ == '__main__':
     _OUTPUT = flags.DEFINE_string('output', 'expire_spans.png', 'PNG to write.')
     _LAYER = flags.DEFINE_integer('layer', -1, 'Expire-Span layer from 0; -1 = the most varied.')
     _REPLACE = flags.DEFINE_list('replace', [], 'OLD=NEW: draw the text with NEW for OLD, too.')
-    _CHARACTERS = flags.DEFINE_integer('characters', 1200, 'Number of last characters to draw.')
+    _CHARACTERS = flags.DEFINE_integer(
+        'characters', 1200, 'Number of last characters to draw.', lower_bound=1
+    )
 
 
 def segment_spans(
@@ -234,7 +236,7 @@ def expire_spans(
 def _main(experiment: Experiment) -> None:
     statistics = expire_spans(
         experiment,
-        read_prompt(_TEXT.value, '--text'),
+        text_of(_TEXT.value),
         Path(_OUTPUT.value),
         layer=_LAYER.value,
         characters=_CHARACTERS.value,
