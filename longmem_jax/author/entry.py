@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author.fields import documented, problems, require_names
+from longmem_jax.author.recurrent import RecurrentMemory
 from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
 from longmem_jax.errors import UsageError
 from longmem_jax.host_layer import HostLayer
@@ -45,8 +46,17 @@ def memory(
       **others: further attributes of `contract.LayerType`.
 
     Raises:
-      UsageError: a field's `divides` or `share` is no setting of models, or a method is missing.
+      UsageError: no class of that kind, a field's `divides` or `share` is no setting of models, a method
+        is missing, or `setup` is written in place of `parts`.
     """
+    if not (isinstance(module, type) and issubclass(module, RecurrentMemory)):
+        what = getattr(module, '__name__', repr(module))
+        raise UsageError(
+            f'{name}: {what} is no RecurrentMemory; derive a class from it, or make a contract.Entry '
+            'of a MemoryLayer'
+        )
+    if module.setup.__qualname__ != RecurrentMemory.setup.__qualname__:
+        raise UsageError(f'{name}: {module.__name__} has a setup; call it parts, which setup calls')
     require_names(module)
     written = {each: getattr(module, each).__qualname__.partition('.')[0] for each in WRITTEN}
     missing = [each for each, owner in written.items() if owner == 'RecurrentMemory']

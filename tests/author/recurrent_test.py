@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -177,9 +178,17 @@ def test_a_wrong_function_is_named_with_what_it_must_return(function, wrong, sai
         jax.eval_shape(layer.init, jax.random.key(0), x, layer.start(1))
 
 
+def own_setup(self):
+    """What linen has in place of `parts`."""
+
+
 def test_what_an_author_must_write_is_asked_for_at_once():
     with pytest.raises(UsageError, match='wrong: Empty has no parts, state, inputs, step, output'):
         memory('wrong', type('Empty', (RecurrentMemory,), {}))
+    with pytest.raises(UsageError, match='wrong: Module is no RecurrentMemory; derive'):
+        memory('wrong', nn.Module)
+    with pytest.raises(UsageError, match='wrong: Own has a setup; call it parts'):
+        memory('wrong', type('Own', (First,), {'setup': own_setup}))
     taken = {'__annotations__': {'d_model': int}, 'd_model': field(3, 'a width')}
     with pytest.raises(UsageError, match='Taken.d_model: is a size of the model'):
         memory('wrong', type('Taken', (First,), taken))
