@@ -11,7 +11,7 @@ from longmem_jax.contract import Fields, ModelSettings
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.layers import initializers
 from longmem_jax.problems import above as must_be_above
-from longmem_jax.problems import at_least, one_of
+from longmem_jax.problems import at_least, between, one_of
 
 # Logical axis of a dimension by its name; other dimensions are not sharded.
 AXES = {'d_model': 'embed', 'heads': 'heads', 'kv_heads': 'kv_heads', 'head_dim': 'head_dim'}
@@ -25,6 +25,7 @@ def field(
     *,
     least: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     among: Iterable[str] | None = None,
     divides: str = '',
     share: str = '',
@@ -36,12 +37,18 @@ def field(
       words: what it means, for `--mode=list` and the documentation.
       least: the smallest value that is allowed.
       above: a value that it must be above.
+      below: a value that it must be below; goes with `least` or `above`.
       among: all values that are allowed.
       divides: field of `config.model` that it must divide.
       share: size of the model that 0 stands for: 'head_dim', 'num_heads', 'd_model'.
+
+    Raises:
+      UsageError: `below` has no lower end.
     """
+    if below is not None and least is None and above is None:
+        raise UsageError(f'field {words!r}: below = {below} needs least or above, the lower end')
     among = among and tuple(among)
-    rules = dict(least=least, above=above, among=among, divides=divides, share=share)
+    rules = dict(least=least, above=above, below=below, among=among, divides=divides, share=share)
     return dataclasses.field(default=default, metadata={'words': words, **rules})
 
 
@@ -65,10 +72,14 @@ def problems(layer: type, fields: Fields, model: Any) -> list[str]:
         rules, name = declared.metadata, declared.name
         if 'words' not in rules or fields[name] is None:
             continue
-        if rules['least'] is not None:
-            found += at_least(fields, rules['least'], name)
-        if rules['above'] is not None:
-            found += must_be_above(fields, rules['above'], name)
+        least, above, below = rules['least'], rules['above'], rules['below']
+        if below is not None:
+            low, end = (above, '(') if least is None else (least, '[')
+            found += between(fields, low, below, name, ends=f'{end})')
+        if below is None and least is not None:
+            found += at_least(fields, least, name)
+        if below is None and above is not None:
+            found += must_be_above(fields, above, name)
         if rules['among'] is not None:
             found += one_of(fields, **{name: rules['among']})
         divided = rules['divides']

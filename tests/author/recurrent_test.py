@@ -24,6 +24,7 @@ class First(RecurrentMemory):
     """Sums of values, in later layers mixed with those of the first layer."""
 
     share: float = field(0.5, 'share of the first layer', least=0)
+    kept: float = field(0.5, 'share that is kept', least=0, below=1)
     groups: int = field(0, 'groups of heads; 0 = as many', divides='num_heads', share='num_heads')
     kind: str = field('sum', 'what is kept', among=('sum', 'last'))
 
@@ -78,6 +79,8 @@ def test_values_are_handed_on_to_later_layers_in_segments_and_streams():
     'wrong, said',
     [
         (dict(share=-1.0), 'share = -1.0: must be at least 0'),
+        (dict(kept=1.0), 'kept = 1.0: must lie between 0 and 1, excluding 1'),
+        (dict(kept=-0.5), 'kept = -0.5: must lie between 0 and 1, excluding 1'),
         (dict(groups=3), 'groups = 3: must divide num_heads = 2'),
         (dict(kind='lost'), "kind = 'lost'"),
         (dict(chunk=0), 'chunk = 0: must be at least 1'),
@@ -192,12 +195,16 @@ def test_what_an_author_must_write_is_asked_for_at_once():
     taken = {'__annotations__': {'d_model': int}, 'd_model': field(3, 'a width')}
     with pytest.raises(UsageError, match='Taken.d_model: is a size of the model'):
         memory('wrong', type('Taken', (First,), taken))
+    with pytest.raises(UsageError, match="field 'a share': below = 1 needs least or above"):
+        field(0.5, 'a share', below=1)
     either = field(None, 'either', among=iter('ab'), least=None)
     assert either.metadata['among'] == ('a', 'b'), 'the values are asked for more than once'
     optional = type('Optional', (First,), {
         '__annotations__': {'size': int | None}, 'size': field(None, 'a size', least=3)
     })  # fmt: skip
-    given = dict(size=None, share=0.5, groups=0, kind='sum', chunk=1, carry=True, gradients=True)
+    given = dict(
+        size=None, share=0.5, kept=0.5, groups=0, kind='sum', chunk=1, carry=True, gradients=True
+    )
     assert problems(optional, given, dict(num_heads=2)) == []
 
 
