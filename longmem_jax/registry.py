@@ -97,6 +97,8 @@ def _taken(kind: str, name: str) -> str:
 def load(target: str) -> Any:
     """The object that 'module:object' names."""
     module, _, name = target.partition(':')
+    if not name:
+        raise ValueError(f"names no object; write '{module}:ENTRY', or how the object is called")
     return functools.reduce(getattr, name.split('.'), importlib.import_module(module))
 
 
@@ -249,7 +251,8 @@ class Registry(Mapping[str, T]):
                 raise
             what, advice = 'it', "correct the name 'module:object' or the module"
             if isinstance(target, Point):
-                what, advice = f'the package {target.package}', 'update or uninstall it'
+                what = f'the package {target.package}'
+                advice = 'update or uninstall it; if it is yours, correct it and install it again'
             raise UsageError(
                 f'{self._word} {name!r}: {what} cannot be loaded '
                 f'({value}: {type(error).__name__}: {error}); {advice}'
@@ -308,11 +311,16 @@ def _names(registry: Registry[Any]) -> dict[str, Any]:
     if not registry._kind:
         return found
     for point in _entry_points().get(GROUPS[registry._kind], ()):
-        problem = 'there is one of that name' if point.name in found else NEEDED
-        if point.name in found or not _is_name(point.name):
-            _say_once(f'Left out: {registry._word} {point.name!r} of {point.package}: {problem}.')
+        if point.name in found:
+            known = found[point.name]
+            of = f', of {known.package}' if isinstance(known, Point) else ''
+            problem = f'there is one of that name{of}; choose another name'
+        elif not _is_name(point.name):
+            problem = NEEDED
+        else:
+            found[point.name] = point
             continue
-        found[point.name] = point
+        _say_once(f'Left out: {registry._word} {point.name!r} of {point.package}: {problem}.')
     for name, target in list(_registered[registry._kind].items()):
         if name in found:  # `register` came before this registry; nothing of ours is replaced
             raise UsageError(

@@ -229,17 +229,21 @@ def test_packages_with_wrong_metadata_or_names_are_left_out(site, capsys):
         dashed=('', points('their-window', module='dashed'), ''),
         twin_a=('', points('theirs', module='twin_a'), CODE),
         twin_b=('', points('theirs', module='twin_b'), ''),
+        whole=('', '[longmem_jax.memories]\nwhole = whole\n', ''),
         leaving=('', points('leaving', module='leaving'), "raise SystemExit('bye')"),
     )
     assert LAYERS['theirs'].layer.module.__module__ == 'twin_a'  # on every machine
     assert 'their-window' not in LAYERS and 'leaving' not in dict(LAYERS.items())
-    assert registry.foreign() == {'theirs': 'twin-a 1.0', 'leaving': 'leaving 1.0'}
+    assert registry.foreign() == {
+        'theirs': 'twin-a 1.0', 'whole': 'whole 1.0', 'leaving': 'leaving 1.0'
+    }  # fmt: skip
     said = capsys.readouterr().err
     for line in (
         r'metadata cannot be read [(].*nameless-1.0.dist-info: ',
         r'metadata cannot be read [(].*damaged-1.0.dist-info: ',
         "memory 'their-window' of dashed: must be letters",
-        "memory 'theirs' of twin-b: there is one of that name",
+        "memory 'theirs' of twin-b: there is one of that name, of twin-a; choose",
+        "memory 'whole': .* .whole: ValueError: names no object; write 'whole:ENTRY'.*if it is yours",
         "memory 'leaving': the package leaving cannot be loaded .leaving:ENTRY: SystemExit: bye",
     ):
         assert re.search(line, said), (line, said)
