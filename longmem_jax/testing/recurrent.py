@@ -97,7 +97,11 @@ def starts_inside(entry: Entry) -> None:
     logits, states, _ = read(entry.params, segments, None)
     in_pieces, piece_states, _ = read(entry.params, pieces.segments, pieces.used)
     broken = 'starts inside a segment give other {} than pieces'
-    fix = '`segment.start` is bool [batch, length]: the state is reset before these tokens.'
+    fix = (
+        '`segment.start` is bool [batch, length]: the state is reset before these tokens. In '
+        '`chunked`, what is read of the state before the chunk is multiplied by `sight.before`, and '
+        'what is left of writes by `sight.at_end`.'
+    )
     wanted = np.where(valid[..., None], join(pieces, in_pieces), 0)
     found = np.where(valid[..., None], logits, 0)
     assert_close(found, wanted, broken.format('logits'), fix, axes=LOGITS, atol=2e-5)
