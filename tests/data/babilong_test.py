@@ -222,6 +222,8 @@ def test_rules_that_see_everything_are_right_and_windows_are_floors(task, tmp_pa
     assert exact['rules: the question'] == pytest.approx(1 / labels, abs=0.06)
     assert exact['rules: the question'] < exact['rules: 1,024 tokens more'] < 1.0
     assert exact['last label: everything'] < 0.8
+    assert ('whatever thing: everything' in exact) == (task == 'qa3')
+    assert exact.get('whatever thing: everything', 0.7) == pytest.approx(0.7, abs=0.2)
     assert {exact[f'commonest label: {seen}'] for seen in ('the question', 'everything')} == {
         exact['commonest label: the question']
     }

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.data.sets.babilong.reasoning import answer
+from longmem_jax.data.sets.babilong.reasoning import answer, whatever_thing
 from longmem_jax.data.sets.babilong.stories import LABELS, story
 from longmem_jax.data.sets.babilong.text import facts_in, question_of
 from longmem_jax.data.tasks.registry import Players
 from longmem_jax.data.tokenizers import Tokenizer
 
 QUESTION, ANSWER = '\n\nQuestion:', '\nAnswer:'
+OF_THINGS = ('qa2', 'qa3')  # where a thing is, or was
 COUNTED = 200  # stories whose answers are counted
 
 
@@ -38,6 +39,8 @@ def players(task: str, tokenizer: Tokenizer) -> Players:
         'last label': player.last_label,
         'commonest label': player.commonest,
     }
+    if task in OF_THINGS:
+        named['whatever thing'] = by_whatever_thing
     rules = {name: functools.partial(player.chances, way) for name, way in named.items()}
     return Players(player.questions, rules)
 
@@ -47,6 +50,12 @@ def by_rules(seen: str, question: str) -> str | None:
     asked = question_of(question)
     found = answer([fact for _, fact in facts_in(seen)], asked) if asked else None
     return found and found.answer
+
+
+def by_whatever_thing(seen: str, question: str) -> str | None:
+    """See `reasoning.whatever_thing`."""
+    asked = question_of(question)
+    return whatever_thing([fact for _, fact in facts_in(seen)], asked) if asked else None
 
 
 @functools.cache

@@ -84,3 +84,23 @@ def answer(facts: Sequence[Fact], question: Question) -> Found | None:
         if after.answer == question.second:
             return Found(before.answer, tuple(sorted({*before.facts, *after.facts})))
     return None
+
+
+def whatever_thing(facts: Sequence[Fact], question: Question) -> str | None:
+    """What is likely of whatever thing a question of qa2 or qa3 is about; None if nothing is.
+
+    It needs a fact less than the answer. qa2: where the person is who last took or dropped something;
+    qa3: where the person was before who came last to the place that the question names.
+    """
+    last, after = None, question.kind == 'where was'
+    been: dict[str, list[str]] = {}  # where a person was told to be, and is
+    for fact in facts:
+        if fact.kind == 'move':
+            been.setdefault(fact.who, []).append(fact.what)
+        if fact.what == question.second if after else fact.kind != 'move':
+            last = fact.who, len(been.get(fact.who, ()))
+    if last is None:
+        return None
+    who, count = last
+    places = been.get(who, [])[: count - 1] if after else been.get(who, [])
+    return next((place for place in reversed(places) if place != question.second), None)
