@@ -138,9 +138,9 @@ def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
     taken = flags_of(mode)
     if unknown := [f'--{each}' for each in given if each not in taken]:
         allowed = ', '.join(f'--{each}' for each in taken) or 'none'
+        of = f'with config.{mode.section}' if mode.section else f'of a model of the kind {kind!r}'
         raise UsageError(
-            f'{", ".join(unknown)}: not for --mode={name} of a model of the kind {kind!r}, whose '
-            f'options are {allowed}.'
+            f'{", ".join(unknown)}: not for --mode={name} {of}, whose options are {allowed}.'
         )
     for section in _without(mode, config):
         others = ', '.join(f'--mode={each.name}' for each in modes() if each.section == section)

@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UsageError(
             f'config.retrieval.datastore = {given}; make one with --mode=build_datastore.'
         )
-    where = f'{path}: not a manifest of a datastore'
+    where = f'{path}: not a manifest of a datastore (build one in another folder)'
     return schema.require(json_file.read(path, where), MANIFEST, where)
 
 

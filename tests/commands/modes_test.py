@@ -61,6 +61,10 @@ def test_a_section_that_is_switched_off_is_said(capsys):
     modes.choose('evaluate', config, {})
     modes.choose('evaluate', base(), {})
     assert not capsys.readouterr().err
+    with pytest.raises(
+        UsageError, match='save_state: not for --mode=evaluate with config.retrieval'
+    ):
+        modes.choose('evaluate', config, dict(save_state='x'))
 
 
 def test_all_series_and_all_scores_count():
