@@ -124,8 +124,10 @@ def wirings():
 @pytest.mark.parametrize(
     'wiring, attention, beside',
     [
-        ('layer', ('titans', 'local'), ()),
-        ('gate', ('local', 'local'), ('titans', 'titans')),
+        pytest.param('layer', ('titans', 'local'), (), id='layer'),
+        pytest.param(
+            'gate', ('local', 'local'), ('titans', 'titans'), marks=pytest.mark.slow, id='gate'
+        ),
     ],
 )
 def test_titans_as_a_layer_and_as_a_gate(wiring, attention, beside):

@@ -92,7 +92,10 @@ def assert_same(found, wanted, fix):
     assert_gradients_close(slopes, true_slopes, broken, fix, by=1e-4)
 
 
-@pytest.mark.parametrize('name', ['infini', 'infini:sequential', 'sinks:hippocampus'])
+@pytest.mark.parametrize(
+    'name',
+    ['infini', pytest.param('infini:sequential', marks=pytest.mark.slow), 'sinks:hippocampus'],
+)
 def test_a_segment_has_the_gradients_of_its_tokens(name):
     params, call = of_layer(name)
     width = moved(name)[0].config.d_model

@@ -104,10 +104,10 @@ def test_the_number_of_segments_with_a_gradient_is_checked():
         assert any('gradient_segments' in problem for problem in problems) != sound
 
 
-@pytest.mark.parametrize('memory', ['delta', 'test_time'])
+@pytest.mark.parametrize('memory', ['delta', pytest.param('test_time', marks=pytest.mark.slow)])
 def test_packed_documents_are_scored_as_those_that_are_apart(memory):
     """Documents of 3 to 13 tokens: the same loss and gradient, with fewer segments."""
-    model, params = toys.toy(memory)
+    model, params = toys.toy(memory, 1)
     texts = np.random.default_rng(0).integers(1, toys.VOCAB, (6, 20))
     lengths = (3, 11, 13, 5, 3, 7)
 
@@ -123,6 +123,14 @@ def test_packed_documents_are_scored_as_those_that_are_apart(memory):
         def lengths(self):
             return np.array(lengths)
 
+    memory = model.apply({'params': params}, 2, method='initial_state')
+    key, own = jax.random.key(0), sorting.get_config('tiny').train
+
+    @jax.jit
+    @jax.value_and_grad
+    def objective(params, read):
+        return train_step.read_batch(model, params, memory, read, key, own)[0]
+
     def score(packed):
         read, _ = next(
             iter(
@@ -130,15 +138,7 @@ def test_packed_documents_are_scored_as_those_that_are_apart(memory):
             )
         )
         read = read.replace(tokens=np.where(read.tokens < toys.VOCAB, read.tokens, 0))
-        memory = model.apply({'params': params}, 2, method='initial_state')
-        key, own = jax.random.key(0), sorting.get_config('tiny').train
-
-        @jax.jit
-        def objective(params):
-            return train_step.read_batch(model, params, memory, read, key, own)[0]
-
-        used = read.valid.any(axis=(1, 2)).sum()
-        return used, jax.jit(jax.value_and_grad(objective))(params)
+        return read.valid.any(axis=(1, 2)).sum(), objective(params, read)
 
     (apart, of_apart), (together, of_packed) = score(packed=False), score(packed=True)
     assert together < apart
