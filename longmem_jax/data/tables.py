@@ -1,12 +1,16 @@
 """Texts in tables: a column of a .parquet, .csv or .tsv file, a document per row."""
 
+import csv
+import io
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import csv, parquet
+import pyarrow.csv
+from pyarrow import parquet
 
 from longmem_jax.data.stored_files import PACKED, SMALL, memory, read_whole
 from longmem_jax.errors import UsageError, nearest
@@ -44,16 +48,42 @@ class Table:
 
     def _open_lines(self, source: pa.BufferReader | str, separator: str) -> None:
         size = self._path.stat().st_size if isinstance(source, str) else source.size()
-        texts = csv.read_csv(
+        texts = pa.csv.read_csv(
             source,
             # A row must lie within one block or two, and a row may be a whole book.
-            read_options=csv.ReadOptions(block_size=min(max(size, BLOCK), LARGEST_BLOCK)),
-            parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(column_types={self._field: pa.string()}),
+            read_options=pa.csv.ReadOptions(block_size=min(max(size, BLOCK), LARGEST_BLOCK)),
+            parse_options=pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(column_types={self._field: pa.string()}),
         )
         self._require(texts.schema, ', named by its first line,')
+        self._require_quotes(source, separator)
         self._texts, self._group = texts[self._field], 0
         self._borders = np.asarray([0, len(texts)])
+
+    def _require_quotes(self, source: pa.BufferReader | str, separator: str) -> None:
+        """Raises `UsageError` where a field goes on after its quotation marks.
+
+        The marks are then those of its text, and pyarrow leaves them out, or joins rows.
+        """
+        raw: Any = source
+        if isinstance(source, str):
+            raw = open(source, 'rb')
+        else:
+            source.seek(0)
+        with io.TextIOWrapper(raw, 'utf-8-sig', 'replace', newline='') as lines:
+            rows = csv.reader(lines, delimiter=separator, strict=True)
+            most = csv.field_size_limit(sys.maxsize)
+            try:
+                for _ in rows:
+                    pass
+            except csv.Error as error:
+                raise UsageError(
+                    f'{self._path}, line {rows.line_num}: a field begins with a quotation mark, and '
+                    f'does not end with the next ({error}). Put such a field in quotation marks, '
+                    'and write each of its own twice, as spreadsheets and pandas do.'
+                ) from error
+            finally:
+                csv.field_size_limit(most)
 
     def _open_parquet(self, source: pa.BufferReader | str) -> None:
         self._file = parquet.ParquetFile(source)

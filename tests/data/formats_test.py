@@ -78,6 +78,24 @@ def test_a_row_of_a_table_may_be_a_book(tmp_path):
     assert texts(settings(tmp_path / 'a.csv', fractions=(0.98, 0.01, 0.01))) == [b'b', book, b'c']
 
 
+@pytest.mark.parametrize('name', ['a.tsv', 'a.tsv.gz'])
+def test_quotation_marks_of_the_text_join_no_rows(tmp_path, name):
+    """A table without quoting: its rows from one such mark to the next would be one row."""
+
+    def written(table):
+        raw = table.encode()
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(raw) if name.endswith('.gz') else raw)
+        return texts(settings(path, fractions=(0.8, 0.1, 0.1)))
+
+    said = 'a field begins with a quotation mark, and does not end with the next'
+    for table, line in (('"Yes\t1\nno\t2\n"why\t3\nso\t4\n', 4), ('"No," he said\t1\n', 2)):
+        with pytest.raises(UsageError, match=f'line {line}: {said}'):
+            written('text\tid\n' + table)
+    quoted = written('text\tid\n5" of rain\t1\n"a ""b""\n\tc"\t2\n')
+    assert quoted == [b'5" of rain', b'a "b"\n\tc']
+
+
 def test_the_first_line_of_a_table_has_the_names(tmp_path):
     (tmp_path / 'a.csv').write_text('3,some words\n1,others\n')
     with pytest.raises(UsageError, match='columns, named by its first line, are 3, some words'):
