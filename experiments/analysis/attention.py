@@ -20,13 +20,14 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
-from experiments.analysis.reading import full_segments, one_lane, text_of
+from experiments.analysis.reading import full_segments, one_lane
 from longmem_jax import files
 from longmem_jax.attention.attend import Look
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.models.inspect import looks
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting import figures
@@ -164,7 +165,7 @@ def _main(experiment: Experiment) -> None:
     length = model.segment_length
     if not -1 <= _QUERY.value < length:
         raise UsageError(f'--query={_QUERY.value}: the queries of a segment are 0 to {length - 1}.')
-    inputs, _ = full_segments(experiment.tokenizer, text_of(_TEXT.value), length)
+    inputs, _ = full_segments(experiment.tokenizer, read_prompt(_TEXT.value, '--text'), length)
     params, step = experiment.restore_parameters()
     found = looks_at(model, params, inputs, _LAYER.value, _SEGMENT.value)
     for path, look in found.items():

@@ -22,12 +22,12 @@ from absl import flags
 
 from experiments.analysis import continuous_figures as figures
 from experiments.analysis import memory_positions
-from experiments.analysis.reading import text_of
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import write
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.layer import InfinityFormer
 from longmem_jax.memory.infinity_former.state import InfinityFormerState
@@ -298,7 +298,7 @@ def continuous_memory(experiment: Experiment, text: bytes, output: Path) -> dict
 def _main(experiment: Experiment) -> None:
     if not _TEXT.value:
         raise UsageError('--text= is missing: a text, or @FILE.')
-    paths = continuous_memory(experiment, text_of(_TEXT.value), Path(_OUTPUT.value))
+    paths = continuous_memory(experiment, read_prompt(_TEXT.value, '--text'), Path(_OUTPUT.value))
     for name, path in paths.items():
         print(f'{name}: {path}')
 

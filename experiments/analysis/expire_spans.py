@@ -22,11 +22,11 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
-from experiments.analysis.reading import text_of
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.expire_span.layer import ExpireSpan
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
@@ -236,7 +236,7 @@ def expire_spans(
 def _main(experiment: Experiment) -> None:
     statistics = expire_spans(
         experiment,
-        text_of(_TEXT.value),
+        read_prompt(_TEXT.value, '--text'),
         Path(_OUTPUT.value),
         layer=_LAYER.value,
         characters=_CHARACTERS.value,

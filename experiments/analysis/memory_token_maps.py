@@ -27,13 +27,14 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
-from experiments.analysis.reading import full_segments, one_lane, text_of
+from experiments.analysis.reading import full_segments, one_lane
 from longmem_jax import files
 from longmem_jax.commands import entry
 from longmem_jax.data.lanes import in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.models.inspect import looks
 from longmem_jax.reporting import figures
 from longmem_jax.segment import NOTHING, Segment
@@ -233,7 +234,7 @@ def draw(found: dict[str, np.ndarray], maps: list[Map]) -> matplotlib.figure.Fig
 def _maps(experiment: Experiment, params: Any) -> Iterator[list[Map]]:
     model = experiment.evaluation_model
     if model.config.kind != 'seq2seq':
-        text = text_of(_TEXT.value)
+        text = read_prompt(_TEXT.value, '--text')
         inputs, _ = full_segments(experiment.tokenizer, text, model.segment_length)
         return of_text(model, params, inputs)
     corpus = experiment.corpus(_SPLIT.value)

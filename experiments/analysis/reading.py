@@ -1,6 +1,5 @@
 """A text as full segments of one lane, for analyses that read it from its beginning."""
 
-import sys
 from typing import Any
 
 import jax
@@ -8,20 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.errors import UsageError
-from longmem_jax.generation.text import named_file, read_prompt
 from longmem_jax.segment import Segment
-
-
-def text_of(given: str) -> bytes:
-    """The bytes of `--text=`, a text or @FILE; says if it is the name of a file without @.
-
-    Raises:
-      UsageError: the file cannot be read.
-    """
-    if named_file(given):
-        said = f'--text={given} is the name of a file; --text=@{given} reads what is in it'
-        print(said, file=sys.stderr)
-    return read_prompt(given, '--text')
 
 
 def full_segments(tokenizer: Any, text: bytes, length: int) -> tuple[np.ndarray, np.ndarray]:

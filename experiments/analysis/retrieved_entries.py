@@ -20,11 +20,12 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from experiments.analysis.memory_parts import reset_part
-from experiments.analysis.reading import full_segments, one_lane, text_of
+from experiments.analysis.reading import full_segments, one_lane
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.inspect import looks
 from longmem_jax.models.kinds import make_model
@@ -212,7 +213,9 @@ def _main(experiment: Experiment) -> None:
     memory_fields(model.config)
     other = with_entries(model, number) if number else model
     tokenizer = experiment.tokenizer
-    inputs, targets = full_segments(tokenizer, text_of(_TEXT.value), model.segment_length)
+    inputs, targets = full_segments(
+        tokenizer, read_prompt(_TEXT.value, '--text'), model.segment_length
+    )
     params, _ = experiment.restore_parameters()
     full = read_text(model, params, inputs, targets)
     smaller = read_text(other, params, inputs, targets, reset=not number)

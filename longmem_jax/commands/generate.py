@@ -20,7 +20,6 @@ from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.text import (
     NONE,
     TextStream,
-    named_file,
     read_prompt,
     read_prompts,
     require_one_text,
@@ -197,8 +196,6 @@ def generate(
     writer = Writer(experiment, options, load_state=load_state, template=template, keeps=keeps)
     reader, said = writer.read(text)
     say_aside(f'step {writer.step}, {said}')
-    if named_file(prompt):
-        say_aside('the prompt is the name of a file; --prompt=@FILE reads what is in it')
     for piece in writer.pieces(reader):
         pieces.append(piece)
         # Another program that reads it gets it as it is.

@@ -53,7 +53,7 @@ def require_one_way(options: Mapping[str, Any]) -> None:
 def read_prompt(prompt: str | bytes, flag: str = '--prompt') -> bytes:
     """The bytes of a prompt: bytes as they are; of text, '@FILE' is the text of a file.
 
-    `flag` is what the user gave it by.
+    Says if it is the name of a file without @. `flag` is what the user gave it by.
 
     Raises:
       UsageError: the file cannot be read.
@@ -61,6 +61,8 @@ def read_prompt(prompt: str | bytes, flag: str = '--prompt') -> bytes:
     if isinstance(prompt, bytes):
         return prompt
     if not prompt.startswith('@'):
+        if named_file(prompt):
+            say_aside(f'{flag}={prompt} is the name of a file; {flag}=@FILE reads what is in it')
         return os.fsencode(prompt)  # bytes of the command line that are not UTF-8 stay as they are
     try:
         return Path(prompt[1:]).read_bytes()

@@ -185,8 +185,12 @@ class Built:
         fields = self.config.lifelong[name].copy_and_resolve_references()
         if 'capacity' in fields:
             fields.capacity = min(fields.capacity, rows)
-        if problems := METHODS[name].check(fields):
-            raise UsageError(f'A stream of {rows:,} rows: config.lifelong.{name}.{problems[0]}.')
+        neighbours = fields.get('num_neighbours', 0)
+        if 0 < fields.get('capacity', 0) < neighbours:
+            raise UsageError(
+                f'config.lifelong.{name}.num_neighbours = {neighbours}: the stream has {rows:,} rows, '
+                'and its memory no more; lower num_neighbours, or give the stream more rows.'
+            )
         return fields
 
     @functools.cached_property

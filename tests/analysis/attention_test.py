@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.analysis import attention
-from experiments.analysis.reading import full_segments, text_of
+from experiments.analysis.reading import full_segments
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting import figures
@@ -25,14 +25,6 @@ def test_a_text_is_cut_into_full_segments():
     )
     with pytest.raises(UsageError, match='at least one segment, 9 tokens'):
         full_segments(Bytes(), b'abcdefgh', 9)
-
-
-def test_a_text_that_is_the_name_of_a_file_is_said(tmp_path, capsys):
-    file = tmp_path / 'book.txt'
-    file.write_text('a book')
-    assert text_of(f'@{file}') == b'a book' and not capsys.readouterr().err
-    assert text_of(str(file)) == str(file).encode()
-    assert f'is the name of a file; --text=@{file} reads what is in it' in capsys.readouterr().err
 
 
 def test_weights_of_the_segment_asked_for():

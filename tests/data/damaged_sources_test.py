@@ -95,11 +95,16 @@ def test_bytes_of_a_prompt_that_are_not_text():
         read_prompt('@a\0b')
 
 
-def test_a_prompt_that_is_the_name_of_a_file(tmp_path):
+@pytest.mark.parametrize('flag', ['--prompt', '--text'])
+def test_a_prompt_that_is_the_name_of_a_file_is_said(tmp_path, capsys, flag):
     file = tmp_path / 'text.txt'
     file.write_text('text')
     given = (str(file), f'@{file}', 'text', b'text.txt', '', 'a\0b', 'x' * 10_000, f'{file}\n')
     assert [named_file(prompt) for prompt in given] == [True] + [False] * 7
+    assert read_prompt(f'@{file}', flag) == b'text' and not capsys.readouterr().err
+    assert read_prompt(str(file), flag) == str(file).encode()
+    said = f'[{flag}={file} is the name of a file; {flag}=@FILE reads what is in it]'
+    assert capsys.readouterr().err == f'{said}\n'
 
 
 class Books:

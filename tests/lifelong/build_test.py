@@ -61,7 +61,7 @@ def test_a_memory_has_no_room_for_more_rows_than_the_stream(tmp_path):
     config.lifelong.mbpa_plus.capacity = 575_000
     assert built_of(config, tmp_path).abstract_state.memory.keys.shape == (5 * ROWS, 16)
     config.lifelong.mbpa_plus.num_neighbours = 5 * ROWS + 1
-    with pytest.raises(UsageError, match='A stream of 100 rows: .*mbpa_plus.num_neighbours = 101'):
+    with pytest.raises(UsageError, match='mbpa_plus.num_neighbours = 101: the stream has 100 rows'):
         _ = built_of(config, tmp_path).learner
 
 
