@@ -74,7 +74,8 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         dropout=0.0,  # share of activations set to zero in training
         embedding_dropout=-1.0,  # dropout of embeddings and final output; -1 = dropout
         attention_dropout=0.0,  # dropout of attention weights
-        # how attention input has tokens before: or 'half', 'last_four', 'last_eight', 'convolution'
+        # what attention also sees of the tokens just before: or 'half', 'last_four', 'last_eight',
+        # 'convolution'
         token_shift='none',
         # What a block keeps for the backward pass, the rest is computed again: '' = everything, or a
         # policy of JAX: 'dots_saveable', 'dots_with_no_batch_dims_saveable', 'nothing_saveable'.
@@ -82,7 +83,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         loss_blocks=1,  # parts of a segment of which one has logits at a time, for large vocabularies
         layer_drop=0.0,  # share of blocks skipped per training step
         init_std=0.0,  # standard deviation of 'normal' kernels, and of tables; 0 = d_model**-0.5
-        embedding_std=0.0,  # the same for token vectors, before they are scaled; 0 = init_std
+        embedding_std=0.0,  # standard deviation of token vectors, before scaling; 0 = init_std
         dtype='float32',  # dtype of activations; 'bfloat16' on accelerators
         cache_dtype='',  # dtype of the key-value cache, 'float32' or 'bfloat16'; '' = dtype
         **of_settings(),
@@ -137,7 +138,7 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         weight_decay=0.0,  # per step, times the learning rate
         momentum=0.0,  # momentum of 'sgd' and 'nesterov'; of 'muon', 0 = 0.95
         schedule='cosine',  # of the learning rate: or 'linear', 'inverse_sqrt', 'constant'
-        warmup_steps=0,  # steps in which the learning rate rises from 0
+        warmup_steps=0,  # updates in which the learning rate rises from 0
         final_fraction=0.0,  # last learning rate / highest
         clip_norm=0.25,  # largest norm of the gradient; 0 = no limit
         clip_each=False,  # clip the gradient of each parameter by itself
@@ -147,14 +148,14 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         groups=(),
     )
     config.train = config_dict.create(
-        num_steps=1000,  # optimizer updates of the whole run
+        num_steps=1000,  # training steps of the whole run
         num_lanes=8,  # lanes: rows of the batch, texts read in parallel
         segment_length=128,  # tokens read at a time
-        segments_per_step=1,  # segments read per optimizer update
+        segments_per_step=1,  # segments of a training step; gradients go no further back
         # A document begins inside of a segment, where the one before ends; else the rest is padding. For
         # models that reset their memories inside of a segment, such as 'delta_net' in all layers.
         packed=False,
-        gradient_segments=0,  # only the last N of these have a gradient; 0 = all
+        gradient_segments=0,  # only the last N segments of a step have a gradient; 0 = all
         remat=False,  # keep only the memories between segments for the backward pass; see model.remat
         log_every=50,  # steps between lines of metrics; 0 = only at the end
         evaluate_every=EVERY,  # steps between scores of the validation split; 0 = only at the end

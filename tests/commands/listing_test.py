@@ -62,7 +62,7 @@ def test_memories_are_listed():
 
 def test_the_fields_of_a_config_are_listed_with_its_values():
     lines = list(listing.fields(quickstart.get_config('tiny')))
-    assert '  train.num_steps = 20  # optimizer updates of the whole run' in lines
+    assert '  train.num_steps = 20  # training steps of the whole run' in lines
     assert any(
         line.startswith("  model.attention = ('transformer_xl', 'transformer_xl')")
         for line in lines
