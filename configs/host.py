@@ -11,15 +11,15 @@ the rate of the rest; `frozen` keeps it as it is. `lora=8` adds low-rank parts t
 values. `segment=1024` is the length of segments, `position=rotary` replaces the positions in the host's
 embeddings. With `memory=none`, `context=1024` is the most that a token sees; without it the cache in
 training has at most 2,048 tokens. `graft=FILE` puts what --mode=export --graft=FILE wrote onto an
-untouched host; a folder that was exported with a memory keeps it with `memory=none`. Both are read in
-the segments of their training. `:tiny` is for two cores, and without `path` of a small model of bytes
+untouched host. It and a folder that was exported with a memory are read in the segments of their
+training. `:tiny` is for two cores, and without `path` of a small model of bytes
 that has learned nothing. What was loaded, is new, and was ignored is printed. Without `--config.data`
 it reads the Python standard library. `:passkey` asks for keys that were given in the books of
 `--config.data.path`, at distances in characters.
 
-The default is `memory=infini`, which needs least; it gained .0004 bits per byte on two hosts of 3
-layers, windows of older keys up to .03 (experiments/hosts). On SmolLM2-135M `memory=moba` gains .013
-without training (experiments/smollm2).
+The default is `memory=moba`, which gains .013 bits per byte on SmolLM2-135M without training. It keeps
+all keys; `memory=sinks` keeps a window, and takes a third of the time (experiments/smollm2). A folder
+that was exported with a memory keeps that one.
 """
 
 import math
@@ -124,6 +124,7 @@ def get_config(arg=''):
             )
         length = grafting.use_host(config, **host)
         if length:  # a memory that was trained before, of a graft or an exported folder
+            name = name if 'memory=' in arg else 'none'
             if host['context']:
                 raise UsageError(
                     f'context={host["context"]}: the host has a memory already, whose context is a '
@@ -164,7 +165,7 @@ def get_config(arg=''):
     return variant(
         config,
         arg,
-        memory='none' if 'graft=' in (arg or '') else 'infini',
+        memory='none' if 'graft=' in (arg or '') else 'moba',
         put=put,
         others=('none',),
         tiny=tiny,

@@ -299,7 +299,7 @@ def _require_plain(model: Any, name: str, kind: str, recurrent: Collection[str])
     if others:
         raise UsageError(
             f'memory={name}: config.model.{kind} has {", ".join(others)} already, as this host was '
-            'exported; memory=none keeps that, another memory needs the folder of the host without one.'
+            'exported; leave out memory= to keep that, or give the folder of the host without a memory.'
         )
 
 
