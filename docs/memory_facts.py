@@ -1,6 +1,7 @@
 """The directives `memory-facts` and `layers`: what a memory and a layer have, as the code says.
 
 ```{memory-facts} infini
+What is shown where the page is not built.
 ```
 
 writes a table of the fields of `config.model.infini` with the paper's values and their meaning, and one
@@ -145,6 +146,7 @@ class MemoryFacts(Facts):
     """See the module."""
 
     required_arguments = 1
+    has_content = True  # what those read who see the page unbuilt
 
     def lines(self) -> list[str]:
         """The entry of the layer, and the two tables."""
