@@ -1,5 +1,6 @@
 """From `config.data` to tokenized documents."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
             f"config.data.tokenizer.path = '': the file of a {settings.kind} tokenizer is needed; a "
             'pretrained decoder brings its own: --config=host:path=FOLDER.'
         )
+    return learned(data, workdir, lambda: load_source(data, 'train'))
+
+
+def learned(data: Any, workdir: Path | None, texts: Callable[[], Source]) -> Tokenizer:
+    """The vocabulary of a run that names no file: that of its workdir, or else it is learned.
+
+    `texts` are those to learn from; they are read only if they are needed.
+
+    Raises:
+      UsageError: no workdir, or a vocabulary that was learned from other data and that no checkpoint
+        needs.
+    """
+    settings = data.tokenizer
     if workdir is None:
         raise UsageError(
             f"config.data.tokenizer.path = '': a learned {settings.kind} vocabulary is saved in the "
@@ -78,12 +92,12 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
     trained = any(each.name.isdigit() for each in named(workdir / 'checkpoints'))
     word = require_whole(path) if path.exists() else None
     if word is None and not (trained and path.exists()):  # or a run was killed before the word
-        source = load_source(data, 'train')
+        source = texts()
         learn(settings.kind, source, settings.size, path)
         keep_word(path, word_on(data, source))
     elif word is not None and not trained:
         # A trained model needs its own vocabulary, also for other texts.
-        require_same_data(path, word, word_on(data, load_source(data, 'train')))
+        require_same_data(path, word, word_on(data, texts()))
     return load_tokenizer(settings.kind, path)
 
 

@@ -13,9 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from longmem_jax.data.learn_tokenizer import learn
-from longmem_jax.data.load import make_tokenizer
-from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.data.load import learned, make_tokenizer
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, say
@@ -87,12 +85,7 @@ class Built:
         if given.path or given.kind != 'wordpiece':
             tokenizer = make_tokenizer(self.config.data, self.workdir)
         else:
-            if self.workdir is None:
-                raise UsageError('config.data.tokenizer.path: is needed without a --workdir.')
-            path = self.workdir / f'tokenizer.wordpiece.{given.size}.json'
-            if not path.exists():
-                learn('wordpiece', Texts(self.read.texts()), given.size, path)
-            tokenizer = load_tokenizer('wordpiece', path)
+            tokenizer = learned(self.config.data, self.workdir, lambda: Texts(self.read.texts()))
         size = self.config.model.vocab_size
         if tokenizer.vocab_size > size:
             raise UsageError(
