@@ -21,6 +21,7 @@ from longmem_jax.retrieval.datastore import (
     Datastore,
     damaged,
     identity,
+    indices,
     read_manifest,
     require_same,
     shard_arrays,
@@ -274,7 +275,7 @@ def _forget_progress(folder: Path, but: str | None = None) -> None:
 
 def _clear(folder: Path) -> None:
     """Deletes what was made of earlier shards: indices, positions, and which files were compared."""
-    for path in files.named(folder, 'index.*'):
+    for path in indices(folder):
         path.unlink()
     _forget_progress(folder)
     verified.forget(folder)

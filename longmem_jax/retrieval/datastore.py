@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax import files
 from longmem_jax.errors import UsageError, say
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import checksum, write_json
@@ -105,6 +106,11 @@ def damaged(folder: Path, manifest: dict[str, Any]) -> str:
                 found = 'missing' if actual < 0 else f'{actual:,} bytes'
                 return f'{path}: {found}, {size:,} bytes were written'
     return ''
+
+
+def indices(folder: Path) -> list[Path]:
+    """The indices that were made of a datastore; other files that begin like them are the user's."""
+    return [*files.named(folder, 'index.*.safetensors'), *files.named(folder, 'index.*.faiss')]
 
 
 def require_same(folder: Path, manifest: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum
 from longmem_jax.retrieval import faiss_file
-from longmem_jax.retrieval.datastore import Datastore
+from longmem_jax.retrieval.datastore import Datastore, indices
 from longmem_jax.retrieval.search import Neighbours, nearest_of, require_k
 
 ADDED = 1 << 18
@@ -91,7 +91,7 @@ class Faiss:
         self._index.train(store.rows('keys', sample).astype(np.float32))
         for _, keys in store.blocks(ADDED):
             self._index.add(np.ascontiguousarray(keys, np.float32))
-        for other in store.folder.glob('index.*'):
+        for other in indices(store.folder):
             if not other.match(f'index.{store.digest}.*.safetensors'):
                 other.unlink()
         faiss_file.save(path, self._faiss, self._index, store.digest)

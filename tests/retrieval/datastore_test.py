@@ -193,9 +193,13 @@ def test_files_of_the_wrong_size_are_written_again(folder):
     assert 'keys.00000.bin: missing' in build_datastore._problem(folder, manifest)
     for name in ('index.a.b.faiss', 'index.c.safetensors', 'progress-00001.safetensors'):
         (folder / name).write_text('old')
+    kept = {'index.html', 'index.faiss'}  # not ours: any folder may be given
+    for name in kept:
+        (folder / name).write_text('precious')
     build_datastore._clear(folder)
-    left = {path.name.split('.')[0] for path in folder.iterdir()}
+    left = {path.name.split('.')[0] for path in folder.iterdir() if path.name not in kept}
     assert left == {'keys', 'values', 'documents', 'contexts', 'manifest'}
+    assert all((folder / name).exists() for name in kept)
 
 
 def test_nothing_is_written_through_a_link(folder, tmp_path):

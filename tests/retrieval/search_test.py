@@ -124,8 +124,10 @@ def test_an_index_belongs_to_its_keys_and_settings(tmp_path):
         made = now
     # The same folder and number of keys, other keys: the old indices are not used, and go.
     store = write_store(tmp_path, second, documents)
+    (tmp_path / 'index.html').write_text('of something else')
     nearest = make(store, probe=16).search(second, 1).numbers[:, 0]
     assert (nearest == np.arange(400)).mean() > 0.9
+    (tmp_path / 'index.html').unlink()  # is there still
     now = {path.name for path in tmp_path.glob('index.*')}
     assert len(now) == 1 and not now & made
     (path,) = tmp_path.glob('index.*')
