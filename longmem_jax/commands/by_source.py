@@ -34,7 +34,7 @@ def score(experiment: Experiment, params: Any, split: str, progress: Progress) -
 
 
 def require(config: Any) -> None:
-    """Raises `UsageError` if a library is missing that the scores of `config` need."""
+    """Raises `UsageError` if a library or data are missing that the scores of `config` need."""
     source = config.data.source
     if source in SOURCES and SOURCES[source].require:
         load(SOURCES[source].require)(config)

@@ -44,7 +44,7 @@ class DataSource(NamedTuple):
       scores: 'module:function' of its own scores: (experiment, parameters, split, progress) to results
         by name, as JSON, which it also writes to the workdir; '' = none.
       scored: `config.data.task` to whether there are `scores`; None = always.
-      require: 'module:function': raises `UsageError` for a config whose scores lack a package.
+      require: 'module:function': raises `UsageError` for a config whose scores lack a package, or data.
       players: (`config.data`, tokenizer) to rules to compare models with; None = n-grams.
       ngrams: whether n-grams can be a floor; False = only answers are scored, which have no bytes.
       prompts: (`config.data`, tokenizer) to the test split as prompts, for each length; None = none.

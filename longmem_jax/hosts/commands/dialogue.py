@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 
+from longmem_jax.errors import UsageError, number_of
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import write, write_json
 from longmem_jax.generation.contexts import ContextReader
-from longmem_jax.hosts.data.cmu_dog import read
+from longmem_jax.hosts.data.cmu_dog import Dialogue, read
 from longmem_jax.hosts.evaluation.dialogue import respond
 from longmem_jax.hosts.evaluation.overlap import overlap, require_libraries
 from longmem_jax.reporting.progress import Progress
@@ -18,9 +19,31 @@ SHOWN = 3
 
 
 def require(config: Any) -> None:
-    """Raises `UsageError` if `config` asks for responses and a package that scores them is missing."""
+    """Raises `UsageError` if `config` asks for responses, and there will be none, or no scores of them.
+
+    A package may be missing, or all conversations of the test split be too short.
+    """
     if config.data.task.respond:
         require_libraries()
+        asked(config, 'test')
+
+
+def asked(config: Any, split: str) -> list[Dialogue]:
+    """The conversations of a split that have an utterance to write.
+
+    Raises:
+      UsageError: none has.
+    """
+    task = config.data.task
+    dialogues = read(config.data.path, split, task.document)[: task.max_dialogues or None]
+    long = [each for each in dialogues if len(each.utterances) > task.min_history]
+    if not long:
+        raise UsageError(
+            f'config.data.task.min_history = {task.min_history}: none of the '
+            f'{number_of(len(dialogues), "conversation")} of {split} has more utterances; lower it, or '
+            'write no responses, with --config.data.task.respond=False.'
+        )
+    return long
 
 
 def respond_split(
@@ -41,7 +64,7 @@ def respond_split(
     if not task.respond:
         return {}
     require_libraries()
-    dialogues = read(config.data.path, split, task.document)[: task.max_dialogues or None]
+    dialogues = asked(config, split)
     progress.say(f'Writing the utterances of {len(dialogues):,} conversations of {split} ...')
     reader = ContextReader(
         experiment.evaluation_model,

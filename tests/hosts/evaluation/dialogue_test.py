@@ -11,12 +11,14 @@ from longmem_jax.commands import evaluate
 from longmem_jax.commands.train import train
 from longmem_jax.data.conventions import Conventions
 from longmem_jax.devices.sharding import make_mesh
+from longmem_jax.errors import UsageError
 from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.hosts.commands.dialogue import asked, require
 from longmem_jax.hosts.data.cmu_dog import Dialogue
 from longmem_jax.hosts.evaluation.dialogue import contexts, respond
 from tests.commands.train_test import experiment
-from tests.hosts.data.cmu_dog_test import dialogue, write
+from tests.hosts.data.cmu_dog_test import config_of, dialogue, write
 from tests.toys import toy
 
 GREEDY = dict(length=20, temperature=0.0, top_k=0, top_p=1.0, seed=0)
@@ -78,6 +80,22 @@ def test_a_context_ends_with_the_speaker():
         Letters().decode(tokens).decode() for tokens in contexts(Letters(), LETTERS, DIALOGUES[2])
     ]
     assert found == ['abc\na:', 'abc\na: f\na:', 'abc\na: f\na: gh\nb:']
+
+
+def test_conversations_that_are_too_short_are_left_out_and_none_is_said_before_training(tmp_path):
+    pytest.importorskip('rouge_score')
+    said = [('user1', 'hello'), ('user2', 'hello you'), ('user1', 'bye')]
+    write(
+        tmp_path, test_empty=dialogue(), test_short=dialogue(*said[:2]), test_long=dialogue(*said)
+    )
+    config = config_of(tmp_path, respond=True, min_history=2)
+    require(config)
+    assert [each.name for each in asked(config, 'test')] == ['long']
+    config.data.task.min_history = 3
+    with pytest.raises(UsageError, match='= 3: none of the 3 conversations of test has more'):
+        require(config)
+    config.data.task.respond = False
+    require(config)
 
 
 @pytest.mark.slow  # a whole run
