@@ -14,9 +14,17 @@ from longmem_jax.untrusted.schema import shown
 def read_examples(
     path: Path, fields: Mapping[str, type | tuple[type, ...]]
 ) -> list[dict[str, Any]]:
-    """The objects of a file, maybe packed (.gz, .xz), one per line; blank lines are skipped.
+    """The objects of a file, as `numbered_examples`, without the numbers of their lines."""
+    return [example for _, example in numbered_examples(path, fields)]
 
-    `fields` are those that every object must have, with their types; others are kept as they are.
+
+def numbered_examples(
+    path: Path, fields: Mapping[str, type | tuple[type, ...]]
+) -> list[tuple[int, dict[str, Any]]]:
+    """The objects of a file, maybe packed (.gz, .xz), one per line, with the numbers of their lines.
+
+    Lines count from 1; blank ones are skipped. `fields` are those that every object must have, with
+    their types; others are kept as they are.
 
     Raises:
       UsageError: the file cannot be read, has no examples, or a line is something else; the message
@@ -34,7 +42,7 @@ def read_examples(
         if not isinstance(example, dict):
             raise UsageError(f'{path}:{number}: not an object: {line[:80]!r}.')
         require_fields(example, fields, f'{path}:{number}')
-        examples.append(example)
+        examples.append((number, example))
     if not examples:
         raise UsageError(f'{path}: has no examples.')
     return examples

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from longmem_jax.data.json_lines import read_examples, require_fields
+from longmem_jax.data.json_lines import numbered_examples, require_fields
 from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, source_of
 from longmem_jax.errors import UsageError
 from longmem_jax.problems import of_section
@@ -155,8 +155,8 @@ def lines_of(path: str, name: str, split: str) -> list[tuple[dict[str, Any], str
             f'config.data.path = {path!r}: there is no {name}/{FILES[split]}; give the folder of the '
             f'unpacked files of super.gluebenchmark.com ({", ".join(TASKS)}).'
         )
-    lines = read_examples(file, task.fields)
-    return [(line, f'{file}, example {number}', number) for number, line in enumerate(lines)]
+    lines = numbered_examples(file, task.fields)
+    return [(line, f'{file}:{number}', number) for number, line in lines]
 
 
 def class_of(name: str, label: Any, where: str) -> int:

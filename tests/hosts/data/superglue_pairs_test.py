@@ -61,7 +61,7 @@ def test_the_pairs_of_every_task(tmp_path, name):
 def test_answers_to_one_question_belong_together(tmp_path):
     write(tmp_path, 'MultiRC', LINES['MultiRC'])
     groups = [example.group for example in examples(data_of(tmp_path, 'MultiRC'), 'test')]
-    assert groups == [(0, 0), (0, 0), (0, 1)]
+    assert groups == [(1, 0), (1, 0), (1, 1)]
 
 
 def test_the_longer_text_is_cut_first():
@@ -132,9 +132,9 @@ def test_a_vocabulary_of_cases(tmp_path):
 @pytest.mark.parametrize(
     'name, changes, message',
     [
-        ('CB', {'label': 'perhaps'}, 'example 0: label = .perhaps.: allowed are entailment, contra'),
+        ('CB', {'label': 'perhaps'}, 'val.jsonl:1: label = .perhaps.: allowed are entailment, contra'),
         ('COPA', {'question': 'why'}, 'question = .why.: must be cause or effect'),
-        ('RTE', {'premise': ' '}, 'example 0: no text'),
+        ('RTE', {'premise': ' '}, 'val.jsonl:1: no text'),
         ('WSC', {'target': {'span1_text': 'Bob', 'span2_text': 'he'}}, "target: no field 'span1_index'"),
         ('WSC', {'target': LINES['WSC']['target'] | {'span2_index': 6}},
          'span2_index = 6: the text has 6 words, and span2_text 1'),

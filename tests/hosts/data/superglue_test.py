@@ -77,7 +77,7 @@ def test_a_question_is_a_document_whose_answer_is_scored(tmp_path, name):
 def test_answers_to_one_question_belong_together(tmp_path):
     write(tmp_path, 'MultiRC', LINES['MultiRC'], LINES['MultiRC'])
     examples = read(str(tmp_path), 'MultiRC', 'test')
-    assert [example.group for example in examples] == [(n, q) for n in (0, 1) for q in (0, 0, 1)]
+    assert [example.group for example in examples] == [(n, q) for n in (1, 2) for q in (0, 0, 1)]
     assert [example.label for example in examples] == [1, 0, 1] * 2
 
 
@@ -96,10 +96,10 @@ def test_no_answer_begins_with_another():
         (
             'CB',
             {'label': 'perhaps'},
-            'example 0: label = .perhaps.: allowed are entailment, contra',
+            'val.jsonl:1: label = .perhaps.: allowed are entailment, contra',
         ),
         ('COPA', {'question': 'why'}, 'question = .why.: must be cause or effect'),
-        ('RTE', {'premise': ' '}, 'example 0: no text'),
+        ('RTE', {'premise': ' '}, 'val.jsonl:1: no text'),
         ('WSC', {'target': {'span1_text': 'Bob'}}, 'target: no field .span2_text.'),
         ('MultiRC', {'passage': {'text': 'a'}}, 'passage: no field .questions.'),
         (
@@ -113,6 +113,14 @@ def test_other_lines_are_one_clear_error(tmp_path, name, changes, message):
     write(tmp_path, name, LINES[name] | changes)
     with pytest.raises(UsageError, match=message):
         read(str(tmp_path), name, 'test')
+
+
+def test_a_wrong_label_is_named_by_its_line_among_blank_ones(tmp_path):
+    write(tmp_path, 'CB', LINES['CB'], LINES['CB'] | {'label': 'perhaps'})
+    file = tmp_path / 'CB' / 'val.jsonl'
+    file.write_text(file.read_text().replace('\n', '\n\n'))
+    with pytest.raises(UsageError, match='val.jsonl:3: label = .perhaps.'):
+        read(str(tmp_path), 'CB', 'test')
 
 
 def test_a_file_without_labels_or_no_file(tmp_path):
