@@ -93,6 +93,8 @@ def learned(data: Any, workdir: Path | None, texts: Callable[[], Source]) -> Tok
     word = require_whole(path) if path.exists() else None
     if word is None and not (trained and path.exists()):  # or a run was killed before the word
         source = texts()
+        if not len(source):
+            raise _without_text('train', 0)
         learn(settings.kind, source, settings.size, path)
         keep_word(path, word_on(data, source))
     elif word is not None and not trained:
@@ -110,17 +112,24 @@ def load(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:
     require_split(split)
     if data.source in TASKS:
         return TASKS[data.source].corpus(data.task, split, data.seed)
-    if data.source in SOURCES and (corpus := SOURCES[data.source].corpus) is not None:
-        return corpus(data, split, tokenizer)
     found: AnyCorpus
+    if data.source in SOURCES and (corpus := SOURCES[data.source].corpus) is not None:
+        found = corpus(data, split, tokenizer)
+        if not len(found):
+            raise _without_text(split, 0)
+        return found
     if data.tokenized:
         found = StoredCorpus(data, split, tokenizer)
     else:
         found = Corpus(load_source(data, split), tokenizer)
     # Of most it is the first that has some; a split without any would be scored as NaN.
     if not any(len(found[index].tokens) for index in range(len(found))):
-        raise UsageError(
-            f'config.data: the {split} split has {number_of(len(found), "document")} and no text in '
-            'them; put some there, or give other data.'
-        )
+        raise _without_text(split, len(found))
     return found
+
+
+def _without_text(split: str, documents: int) -> UsageError:
+    return UsageError(
+        f'config.data: the {split} split has {number_of(documents, "document")} and no text in them; '
+        'put some there, or give other data.'
+    )

@@ -81,6 +81,18 @@ def test_answers_to_one_question_belong_together(tmp_path):
     assert [example.label for example in examples] == [1, 0, 1] * 2
 
 
+def test_a_file_without_questions_is_one_clear_error(tmp_path):
+    """Also where a vocabulary would be learned from it."""
+    write(tmp_path, 'MultiRC', {'passage': {'text': 'a', 'questions': []}})
+    data = data_of(tmp_path, 'MultiRC').data
+    with pytest.raises(UsageError, match='the test split has 0 documents and no text'):
+        load.load(data, 'test', Bytes())
+    (tmp_path / 'MultiRC' / 'val.jsonl').rename(tmp_path / 'MultiRC' / 'train.jsonl')
+    data.tokenizer.kind = 'words'
+    with pytest.raises(UsageError, match='the train split has 0 documents and no text'):
+        load.make_tokenizer(data, tmp_path)
+
+
 def test_no_answer_begins_with_another():
     for task in TASKS.values():
         assert len(task.labels) == len(task.answers)
