@@ -165,6 +165,16 @@ def named(folder: Path, pattern: str = '*') -> list[Path]:
         return []
 
 
+def looked_for(path: str | Path) -> str:
+    """Where a relative path that leads to nothing was looked for, for a message; '' for any other.
+
+    The config.json of a run keeps paths as they were given, and its commands may be started elsewhere.
+    """
+    given = os.path.expanduser(path)
+    nothing = given and not os.path.isabs(given) and not os.path.exists(given)
+    return f' (it is looked for in {os.getcwd()})' if nothing else ''
+
+
 def sync(path: Path) -> None:
     """Waits until a file, or the names in a folder, are on the disk, as after a power cut."""
     folder = path.is_dir()

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 from longmem_jax import files
+from longmem_jax.config.base import base
+from longmem_jax.data import load
+from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum, whole_file
+from longmem_jax.hosts import hosts
 
 PACKAGE = Path(files.__file__).parent
 # By themselves these write to the path that they are given.
@@ -254,3 +258,21 @@ def test_a_whole_file_can_be_read_by_those_who_may_read_others(tmp_path):
         partial.unlink()
         os.close(os.open(partial, os.O_CREAT | os.O_WRONLY, 0o600))  # as safetensors does
     assert (tmp_path / 'made').stat().st_mode == (tmp_path / 'plain').stat().st_mode
+
+
+def test_a_relative_path_to_nothing_says_where_it_was_looked_for(tmp_path, monkeypatch):
+    """The config.json of a run keeps it, and the next command may be started elsewhere."""
+    (tmp_path / 'there').mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert files.looked_for('DATA') == f' (it is looked for in {tmp_path})'
+    for given in ('there', str(tmp_path / 'DATA'), ''):
+        assert files.looked_for(given) == ''
+    data = base().data
+    data.path, data.documents = 'DATA', 'folder'
+    for refused in (
+        lambda: load.load_source(data, 'train'),
+        lambda: load_tokenizer('bpe', Path('DATA')),
+        lambda: hosts.find('DATA/a/b'),
+    ):
+        with pytest.raises(UsageError, match=f'DATA.*it is looked for in {tmp_path}'):
+            refused()

@@ -7,6 +7,7 @@ from longmem_jax.data.documents import FRACTIONS, Document, split_seeded
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.data.text_files import NAMES, files_below
 from longmem_jax.errors import UsageError
+from longmem_jax.files import looked_for
 
 
 class Folders:
@@ -33,8 +34,9 @@ class Folders:
         root = Path(path).expanduser() if path else None
         if root is None or not root.is_dir():
             raise UsageError(
-                f"config.data.path = {path!r}: config.data.documents='folder' needs a folder with "
-                'train/ validation/ test/ of folders, or a folder of folders.'
+                f'config.data.path = {path!r}{looked_for(path)}: '
+                "config.data.documents='folder' needs a folder with train/ validation/ test/ of "
+                'folders, or a folder of folders.'
             )
         split_folders = [root / name for name in NAMES[split] if (root / name).is_dir()]
         self._root = split_folders[0] if split_folders else root

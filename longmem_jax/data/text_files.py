@@ -20,6 +20,7 @@ from longmem_jax.data.documents import FRACTIONS, SPLITS, Document, require_frac
 from longmem_jax.data.line_borders import line_borders
 from longmem_jax.data.stored_files import MARK, PACKED, StoredFiles, read_whole
 from longmem_jax.errors import UsageError, nearest, number_of, require_extra
+from longmem_jax.files import looked_for
 
 NAMES = {
     'train': ('train', 'training'),
@@ -206,8 +207,7 @@ class TextFiles:
             raise UsageError(f'config.data.path is empty: set it to your data. {WAYS}')
         root = Path(path).expanduser()
         if not root.exists():
-            here = '' if root.is_absolute() else f' (it is looked for in {Path.cwd()})'
-            raise UsageError(f'config.data.path = {path} does not exist{here}. {WAYS}')
+            raise UsageError(f'config.data.path = {path} does not exist{looked_for(path)}. {WAYS}')
         if not (root.is_file() or root.is_dir()):
             raise UsageError(f'config.data.path = {path} is neither a file nor a folder. {WAYS}')
         if documents not in ('file', 'line', 'wiki'):

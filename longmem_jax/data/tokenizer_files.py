@@ -10,6 +10,7 @@ import tokenizers
 
 from longmem_jax.data import model_files
 from longmem_jax.data.tokenizers import Characters, FromJson, SentencePiece, Tokenizer, Words
+from longmem_jax.files import looked_for
 from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 
@@ -21,7 +22,8 @@ LONGEST_WORD = 10_000
 
 
 def _read(path: Path) -> bytes:
-    return json_file.read_bytes(path, f'config.data.tokenizer.path = {path}', largest=LARGEST_FILE)
+    where = f'config.data.tokenizer.path = {path}{looked_for(path)}'
+    return json_file.read_bytes(path, where, largest=LARGEST_FILE)
 
 
 _NOTHING = schema.one_of(None)

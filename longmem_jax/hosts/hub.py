@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import looked_for
 from longmem_jax.hosts.graft_file import FILE
 
 PATTERNS = ['*.json', '*.safetensors', '*.model', '*.txt', '*.jinja']
@@ -28,13 +29,13 @@ def fetch(name: str, patterns: list[str] = PATTERNS, others: list[str] = OTHER_C
     named = re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name) and re.fullmatch(r'[\w./-]*', revision)
     if not named or name.startswith('.'):
         there = 'is a file of another kind' if Path(name).is_file() else 'no such file or folder'
-        raise UsageError(f'{name}: {there}, and it is not a name on the hub.')
+        raise UsageError(f'{name}: {there}{looked_for(name)}, and it is not a name on the hub.')
     try:
         import huggingface_hub
     except ImportError as error:
         raise UsageError(
-            f'{name}: no such file or folder. To fetch a model of that name from the Hugging Face hub: '
-            "pip install 'longmem_jax[hosts]'"
+            f'{name}: no such file or folder{looked_for(name)}. To fetch a model of that name from '
+            "the Hugging Face hub: pip install 'longmem_jax[hosts]'"
         ) from error
     try:
         folder = huggingface_hub.snapshot_download(
@@ -43,7 +44,7 @@ def fetch(name: str, patterns: list[str] = PATTERNS, others: list[str] = OTHER_C
         return Path(folder)
     except Exception as error:  # the library lets errors of several others through
         raise UsageError(
-            f'{name}: no such file or folder, and the Hugging Face hub gave no model of that name '
-            f'({type(error).__name__}: {str(error).strip().splitlines()[0]}). Without network, give a '
-            'folder.'
+            f'{name}: no such file or folder{looked_for(name)}, and the Hugging Face hub gave no model '
+            f'of that name ({type(error).__name__}: {str(error).strip().splitlines()[0]}). Without '
+            'network, give a folder.'
         ) from error

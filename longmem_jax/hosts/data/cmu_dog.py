@@ -15,7 +15,7 @@ from typing import Any
 from longmem_jax.data.json_lines import require_fields
 from longmem_jax.data.sets.pieces import READ, SCORED, Piece, source_of
 from longmem_jax.errors import UsageError
-from longmem_jax.files import checksum
+from longmem_jax.files import checksum, looked_for
 from longmem_jax.problems import of_section
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.schema import shown
@@ -112,7 +112,8 @@ def read(path: str, split: str, document: str = 'before') -> list[Dialogue]:
     files = _files(root, split)
     if not files:
         raise UsageError(
-            f'config.data.path = {path!r}: no Conversations/{FOLDERS[split]}/*.json; give the folder of '
+            f'config.data.path = {path!r}{looked_for(path)}: no '
+            f'Conversations/{FOLDERS[split]}/*.json; give the folder of '
             'github.com/festvox/datasets-CMU_DoG with Conversations/ and WikiData/.'
         )
     if split == 'train':

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from longmem_jax.data.json_lines import numbered_examples, require_fields
 from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, source_of
 from longmem_jax.errors import UsageError
+from longmem_jax.files import looked_for
 from longmem_jax.problems import of_section
 from longmem_jax.untrusted.schema import shown
 
@@ -152,8 +153,9 @@ def lines_of(path: str, name: str, split: str) -> list[tuple[dict[str, Any], str
     file, task = Path(path).expanduser() / name / FILES[split], TASKS[name]
     if not file.is_file():
         raise UsageError(
-            f'config.data.path = {path!r}: there is no {name}/{FILES[split]}; give the folder of the '
-            f'unpacked files of super.gluebenchmark.com ({", ".join(TASKS)}).'
+            f'config.data.path = {path!r}{looked_for(path)}: there is no '
+            f'{name}/{FILES[split]}; give the folder of the unpacked files of '
+            f'super.gluebenchmark.com ({", ".join(TASKS)}).'
         )
     lines = numbered_examples(file, task.fields)
     return [(line, f'{file}:{number}', number) for number, line in lines]

@@ -22,6 +22,7 @@ import numpy as np
 
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.files import looked_for
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.lifelong.stream import Task
@@ -126,8 +127,9 @@ def _folder(path: str, name: str) -> Path:
     found = [root / folder for folder in SETS[name].folders if (root / folder).is_dir()]
     if not path or not found:
         raise UsageError(
-            f'config.data.path = {path!r}: has no folder {" or ".join(SETS[name].folders)} with '
-            'train.csv and test.csv, as Zhang et al. (2015) distribute them.'
+            f'config.data.path = {path!r}{looked_for(path)}: has no folder '
+            f'{" or ".join(SETS[name].folders)} with train.csv and test.csv, as '
+            'Zhang et al. (2015) distribute them.'
         )
     return found[0]
 

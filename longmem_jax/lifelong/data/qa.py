@@ -28,6 +28,7 @@ from longmem_jax.data.json_lines import require_fields
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError, say, unknown
+from longmem_jax.files import looked_for
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.lifelong.stream import Task
@@ -203,8 +204,8 @@ def _trivia(domain: str, field: str) -> Callable[[Path, int], list[list[Question
 def _file(file: Path) -> Path:
     if not file.is_file():
         raise UsageError(
-            f'{file}: no such file; config.data.path must be a folder with squad/, quac/ and '
-            'triviaqa/, each as distributed.'
+            f'{file}: no such file{looked_for(file)}; config.data.path must be a folder with '
+            'squad/, quac/ and triviaqa/, each as distributed.'
         )
     return file
 

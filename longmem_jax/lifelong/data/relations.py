@@ -19,6 +19,7 @@ import numpy as np
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
+from longmem_jax.files import looked_for
 from longmem_jax.lifelong import stream
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.heads import choose_from
@@ -161,7 +162,9 @@ def read(path: str, settings: Mapping[str, Any]) -> Relations:
     }
     if not path or not (root / NAMES).is_file() or len(files) < len(FILES):
         wanted = ', '.join(' or '.join(names) for names in FILES.values())
-        raise UsageError(f'config.data.path = {path!r}: must have {NAMES}, {wanted}.')
+        raise UsageError(
+            f'config.data.path = {path!r}{looked_for(path)}: must have {NAMES}, {wanted}.'
+        )
     names = [line.strip() for line in lines_of(root / NAMES)]
     given, asked = (read_file(files[split], names) for split in ('train', 'test'))
     train = choose(len(given.sentences), settings['rows'], str(files['train']), settings['seed'])
