@@ -125,6 +125,15 @@ def test_wrong_files(tmp_path, message):
         data.read_file(tmp_path / 'f.csv', 'ag_news', 'plain')
 
 
+def test_blank_lines_are_left_out(tmp_path):
+    file = tmp_path / 'f.csv'
+    file.write_text('"1","a"\n\n"2","b"\n\n')
+    assert data.read_file(file, 'yelp', 'plain').texts == ['a', 'b']
+    file.write_text('"1","a"\n\n"6","b"\n')
+    with pytest.raises(UsageError, match='row 3: the class is .6.'):
+        data.read_file(file, 'yelp', 'plain')
+
+
 @pytest.mark.parametrize(
     'changes, message',
     [

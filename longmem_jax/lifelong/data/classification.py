@@ -137,7 +137,7 @@ def _folder(path: str, name: str) -> Path:
 def read_file(file: Path, name: str, cleaning: str) -> Examples:
     """The examples of a file of one of `SETS`, cleaned by one of `CLEANING`.
 
-    Those without a text are left out.
+    Those without a text, and blank lines, are left out.
 
     Raises:
       UsageError: the file cannot be read, has no rows, other columns or another class; the message
@@ -147,6 +147,8 @@ def read_file(file: Path, name: str, cleaning: str) -> Examples:
     try:
         with open(file, newline='', encoding='utf-8', errors='replace') as lines:
             for number, row in enumerate(csv.reader(lines), 1):
+                if not row:  # a blank line
+                    continue
                 where = f'{file}, row {number}'
                 if len(row) not in source.columns:
                     wanted = ' or '.join(map(str, source.columns))
