@@ -22,7 +22,7 @@ import numpy as np
 from longmem_jax import files
 from longmem_jax.errors import UsageError, say
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import checksum, write_json
+from longmem_jax.files import checksum, looked_for, write_json
 from longmem_jax.generation.memory_file import fingerprint
 from longmem_jax.retrieval import verified
 from longmem_jax.retrieval.settings import KEY_TYPES
@@ -86,7 +86,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / 'manifest.json'
     if not path.exists():
-        given = f'{folder}: no datastore there' if folder.parts else "'': a folder is needed"
+        given = f'{folder}{looked_for(folder)}: no datastore there'
+        given = given if folder.parts else "'': a folder is needed"
         raise UsageError(
             f'config.retrieval.datastore = {given}; make one with --mode=build_datastore.'
         )
