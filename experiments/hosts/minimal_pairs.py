@@ -43,8 +43,8 @@ def read_paradigms(folder: str) -> list[Paradigm]:
     """The paradigms of a folder of `*.jsonl` files, by name.
 
     Raises:
-      UsageError: no such files, a line without a field that is needed, or a file with the pairs of
-        several paradigms.
+      UsageError: no such files, a line without a field that is needed, a file with the pairs of
+        several paradigms, or two with the same one.
     """
     path = Path(folder).expanduser()
     files = sorted(path.glob('*.jsonl'))
@@ -53,7 +53,16 @@ def read_paradigms(folder: str) -> list[Paradigm]:
             f'{folder or "(no folder)"}: has no .jsonl files; give the folder `data` of '
             'github.com/alexwarstadt/blimp, with a file per paradigm.'
         )
-    return [_paradigm(file) for file in files]
+    found: dict[str, tuple[Path, Paradigm]] = {}
+    for file in files:
+        paradigm = _paradigm(file)
+        if paradigm.name in found:
+            raise UsageError(
+                f'{file}: has the paradigm {paradigm.name}, as {found[paradigm.name][0].name} has; it '
+                'would count twice: leave one of them.'
+            )
+        found[paradigm.name] = file, paradigm
+    return [paradigm for _, paradigm in found.values()]
 
 
 def _paradigm(file: Path) -> Paradigm:

@@ -71,6 +71,13 @@ def test_a_folder_without_files_says_what_is_needed(tmp_path):
             read_paradigms(folder)
 
 
+def test_a_paradigm_in_two_files_would_count_twice(tmp_path):
+    for name in ('a', 'a (1)'):
+        write(tmp_path, name, LINE)
+    with pytest.raises(UsageError, match=r'a.jsonl: has the paradigm .*, as a \(1\).jsonl has'):
+        read_paradigms(str(tmp_path))
+
+
 def paradigm(name, field, phenomenon, *pairs):
     return Paradigm(name, field, phenomenon, pairs)
 
