@@ -199,7 +199,9 @@ def require_writable(path: str | Path, argument: str) -> None:
     try:
         if path.exists() and not path.is_file():
             raise IsADirectoryError('it is a folder or a device; name a file')
-        probe(path.absolute().parent)
+        if not (folder := path.absolute().parent).is_dir():
+            raise FileNotFoundError(f'there is no folder {folder}; make it first')
+        probe(folder)
     except OSError as error:
         raise UsageError(f'{argument}: cannot be written ({error}).') from error
 

@@ -168,6 +168,8 @@ def test_what_is_not_a_file_is_not_replaced(tmp_path):
         files.open_own(pipe, 'w')
     with pytest.raises(UsageError, match='device'):
         files.require_writable('/dev/null', '--output=/dev/null')
+    with pytest.raises(UsageError, match=f'there is no folder {tmp_path}/new; make it first'):
+        files.require_writable(tmp_path / 'new' / 'file', '--output=new/file')
     with files.opened('/dev/null', None) as file:
         file.write('read by nobody')
 
