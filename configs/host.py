@@ -118,19 +118,20 @@ def get_config(arg=''):
         learned.update(rate=0.0)
 
     def put(config, name, changes, **scale):
-        if {'frozen', 'host_rate'} <= {part.partition('=')[0] for part in (arg or '').split(',')}:
+        given = {part.partition('=')[0].strip() for part in (arg or '').split(',')}
+        if {'frozen', 'host_rate'} <= given:
             raise UsageError(
                 'frozen with host_rate=: frozen is host_rate=0; leave one of the two out.'
             )
         length = grafting.use_host(config, **host)
         if length:  # a memory that was trained before, of a graft or an exported folder
-            name = name if 'memory=' in arg else 'none'
+            name = name if 'memory' in given else 'none'
             if host['context']:
                 raise UsageError(
                     f'context={host["context"]}: the host has a memory already, whose context is a '
                     'segment; leave context= out, or give segment=N.'
                 )
-            if 'segment=' not in arg:
+            if 'segment' not in given:
                 config.train.segment_length = length
             config.data.add_bos = 'always'  # as its training read every text
         if host['graft']:

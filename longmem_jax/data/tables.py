@@ -2,7 +2,6 @@
 
 import csv
 import io
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ class Table:
             source.seek(0)
         with io.TextIOWrapper(raw, 'utf-8-sig', 'replace', newline='') as lines:
             rows = csv.reader(lines, delimiter=separator, strict=True)
-            most = csv.field_size_limit(sys.maxsize)
+            most = csv.field_size_limit(LARGEST_BLOCK)
             try:
                 for _ in rows:
                     pass

@@ -275,6 +275,10 @@ def test_a_host_that_was_exported_with_a_memory_keeps_it_or_is_refused(tmp_path)
         host_config.get_config(f'{folder},context=2')
     both = host_config.get_config(f'{argument},memory=product_key').model
     assert (both.attention, both.feed_forward) == (('infini',) * 2, ('dense', 'product_key'))
+    # What counts are names that are given, not what stands in the name of the folder.
+    named = (tmp_path / 'out').rename(tmp_path / 'memory=local segment=9')
+    config = host_config.get_config(f'tiny,path={named}')
+    assert (config.model.attention, config.train.segment_length) == (('infini',) * 2, LENGTH)
 
 
 @pytest.mark.parametrize(
