@@ -2,14 +2,14 @@ r"""A pretrained decoder with a memory: fine-tuned, in part or whole.
 
 python -m longmem_jax.main --config=configs/host.py:path=FOLDER,memory=moba --config.data.path=TEXTS \
     --config.data.source=text --workdir=DIR
-FOLDER is a Hugging Face model (GPT-2, GPT-Neo, Pythia, Llama, Qwen 2 and 3, Qwen3-MoE, Qwen3-Next,
-OLMo-Hybrid, Mistral), its name on the hub, or a GGUF file (Llama, Qwen 2 and 3, GPT-2); its tokenizer
-is used. `memory=NAME` is one of those in docs/memories_in_hosts.md, `memory=none` none. It is put where
-its recipe has it, or into the layers of `layers=0-5` (`layers=3`, `layers=2+last`); with `beside`,
-beside the attention of the host, through a gate that begins at 0. What the host has learns at
-`host_rate=0.2` of the rate of the rest; `frozen` keeps it as it is. `lora=8` adds low-rank parts to its
-queries and values. `segment=1024` is the length of segments, `position=rotary` replaces the positions
-in the host's embeddings. With `memory=none`, `context=1024` is the most that a token sees; without it
+FOLDER is a Hugging Face model (GPT-2, GPT-Neo, Pythia, Llama, Mistral, Qwen 2 and 3, Gemma 3, OLMo 2
+and 3, SmolLM3, Phi 3 and 4, Qwen3-MoE, Qwen3-Next, OLMo-Hybrid), its name on the hub, or a GGUF file
+(Llama, Qwen 2 and 3, GPT-2); its tokenizer is used. `memory=NAME` is one of those in
+docs/memories_in_hosts.md, `memory=none` none. It is put where its recipe has it, or into the layers of
+`layers=0-5` (`layers=3`, `layers=2+last`); with `beside`, beside the attention of the host, through a
+gate that begins at 0. What the host has learns at `host_rate=0.2` of the rate of the rest; `frozen`
+keeps it as it is. `lora=8` adds low-rank parts to its queries and values. `segment=1024` is the length
+of segments, `position=rotary` replaces the positions in the host's embeddings. With `memory=none`, `context=1024` is the most that a token sees; without it
 the cache in training has at most 2,048 tokens. `graft=FILE` puts what --mode=export --graft=FILE wrote
 onto an untouched host. It and a folder that was exported with a memory are read in the segments of
 their training. `:tiny` is for two cores, and without `path` of a small model of bytes that has learned

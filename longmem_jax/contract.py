@@ -50,12 +50,12 @@ class ModelSettings:
       norm_epsilon: added to the variance in the norms of the stack.
       rotary_base: base of the wavelengths of rotary positions.
       rotary_share: share of head_dim that is rotated, its first dimensions.
-      rotary_scaling: rotary positions beyond the length of pretraining: 'none', 'linear', 'llama3',
-        'yarn'; see `layers.positions.scaled_frequencies`.
+      rotary_scaling: for texts longer than in pretraining, see `layers.positions.scaled_frequencies`.
       rotary_factor: with rotary_scaling: frequencies are divided by this.
       rotary_original: 'llama3', 'yarn': length of texts in pretraining, in tokens.
       rotary_bands: 'llama3', 'yarn': turns in rotary_original tokens. Frequencies with fewer turns than
         the first number are divided, those with more than the second are not.
+      rotary_factors: 'longrope': what the frequency of every rotated pair is divided by.
       rotary_gain: factor of rotated queries, and of rotated keys.
       head_norm: norm of the queries and the keys of every head: 'none', or a kind as of `norm`; or
         'joint_rmsnorm', of all heads as one vector.
@@ -95,6 +95,7 @@ class ModelSettings:
     rotary_factor: float = 1.0
     rotary_original: int = 0
     rotary_bands: tuple[float, float] = (1.0, 4.0)
+    rotary_factors: tuple[float, ...] = ()
     rotary_gain: float = 1.0
     head_norm: str = 'none'
     init: str = 'normal'
@@ -297,8 +298,7 @@ class LayerType:
       check: `(fields, config.model, segment_length) -> problems` of a sub-config; None = nothing to
         check.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
-      losses: `fields -> names` of its `Aux.losses`, each with a weight in
-        `config.train.loss_weights`.
+      losses: `fields -> names` of its `Aux.losses`, for which `config.train.loss_weights` has weights.
       reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
         most; None, or of these fields None = unlimited, or not an attention layer.
       bounded: names of parameters that the optimizer keeps in [0, 1].

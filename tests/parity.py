@@ -76,7 +76,7 @@ SYSTEMS = {
     'replay': lifelong_replay.check,
     'mbpa': lifelong_mbpa.check_mbpa,
     'meta_mbpa': lifelong_mbpa.check_meta_mbpa,
-    **dict.fromkeys((*hosts.NAMES, *hosts.HYBRIDS, hosts.EXPERTS), hosts.check),
+    **dict.fromkeys((*hosts.NAMES, *hosts.HYBRIDS, hosts.EXPERTS, *hosts.LATER), hosts.check),
 }
 # Benchmarks whose samples are generated again: name -> module in `parity_systems` with `knows(path)`,
 # whether a file is of it, and `check(path)`, a generator of (name, ours, reference): both are arrays, or

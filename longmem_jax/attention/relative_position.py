@@ -110,6 +110,7 @@ class RelativePosition(nn.Module):
             factor=settings.rotary_factor,
             original=settings.rotary_original,
             bands=settings.rotary_bands,
+            factors=settings.rotary_factors,
         )
         return positions.rotary(x, start, frequencies, settings.rotary_gain)
 

@@ -61,6 +61,9 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         dense=section('dense'),
         parallel_residual=False,  # pre-norm: attention and feed-forward layer read the same input
         output_norm=(),  # with pre_norm, a bool per layer: norms of outputs, not of inputs; () = none
+        both_norms=False,  # with pre_norm: norms of inputs, and others of outputs
+        # Per layer a base of rotary positions without scaling, 0 = not rotated, -1 = as the model.
+        rotary_bases=(),  # () = all as the model
         final_norm=True,  # with pre_norm: one more norm before the output layer
         scale_embedding=True,  # multiply token vectors by sqrt(d_model)
         position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'

@@ -42,7 +42,7 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
         problems.append(
             'parallel_residual = True: needs pre_norm = True, and a model without cross-attention'
         )
-    problems += _output_norm(model)
+    problems += _output_norm(model) + _rotary_bases(model)
     problems += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
     problems += rates_as_dropout(model, 'embedding_dropout')
     problems = under('config.model', problems)
@@ -166,14 +166,31 @@ def _kernels(model: Any) -> list[str]:
 
 
 def _output_norm(model: Any) -> list[str]:
-    """Problems of `output_norm`."""
+    """Problems of `output_norm` and `both_norms`."""
     norms = tuple(model.output_norm)
+    if model.both_norms and (norms or not model.pre_norm or model.kind != 'language_model'):
+        return [
+            "both_norms = True: needs pre_norm = True, output_norm = (), and kind = 'language_model'"
+        ]
     if not norms:
         return []
     if not all(isinstance(norm, bool) for norm in norms) or len(norms) != model.num_layers:
         return [f'output_norm = {norms}: one bool per layer is needed, {model.num_layers} in all']
     if not model.pre_norm or model.kind != 'language_model':
         return ["output_norm: needs pre_norm = True, and kind = 'language_model'"]
+    return []
+
+
+def _rotary_bases(model: Any) -> list[str]:
+    """Problems of `rotary_bases`."""
+    bases = tuple(model.rotary_bases)
+    if bases and (
+        len(bases) != model.num_layers or not all(base in (-1, 0) or base > 1 for base in bases)
+    ):
+        return [
+            f'rotary_bases = {bases}: one number per layer is needed, {model.num_layers} in all: a base '
+            'above 1, 0 = not rotated, or -1 = as the model'
+        ]
     return []
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.errors import UsageError
-from longmem_jax.layers.positions import SCALINGS
+from longmem_jax.layers.positions import SCALINGS, rotated_width
 from longmem_jax.untrusted.schema import shown
 
 # Attributes that change neither the parameters nor what a model computes in evaluation: special tokens,
@@ -59,6 +59,19 @@ class Attributes:
     def has(self, name: str) -> bool:
         """Whether the attribute is there, and has not been used."""
         return name in self._left
+
+    def peek(self, name: str) -> Any:
+        """The value of an attribute that is left unused; None = it is missing."""
+        return self._left.get(name)
+
+    def put(self, name: str, value: Any) -> None:
+        """Gives an attribute that was used another value."""
+        self._left[name] = value
+
+    def drop(self, *names: str) -> None:
+        """Uses attributes that change nothing, if they are there."""
+        for name in names:
+            self._left.pop(name, None)
 
     def take(self, name: str, kind: type, default: Any = REQUIRED) -> Any:
         """The value of an attribute.
@@ -120,7 +133,9 @@ def rotary(
     base: float = 10000.0,
     share: float | None = None,
     optional: bool = False,
+    head_dim: int,
     context: int,
+    seen: int = 0,
 ) -> dict[str, Any] | None:
     """Fields of `config.model` for rotary positions, from both spellings of the attributes.
 
@@ -131,7 +146,9 @@ def rotary(
       share: of a head that is rotated, where the file has none; None = whole heads are, in all models
         of the family.
       optional: a file may set `rope_theta` to null: nothing is rotated.
+      head_dim: width of a head.
       context: the model's longest text.
+      seen: tokens that layers without a window shall see, 0 = nothing was said.
 
     Returns:
       The fields; None = nothing is rotated.
@@ -162,21 +179,29 @@ def rotary(
         return None
     scaling = Attributes(values, f'{attributes.source}: rope_parameters')
     kind = scaling.take('rope_type', str, 'default')
-    if kind not in ('default', *SCALINGS[1:]):
-        allowed = ', '.join(repr(name) for name in ('default', *SCALINGS[1:]))
+    kind = 'longrope' if kind == 'su' else kind
+    if kind not in (*PLAIN, *SCALINGS[1:]):
+        allowed = ', '.join(repr(name) for name in (*PLAIN, *SCALINGS[1:]))
         raise UsageError(
             f'{attributes.source}: rope_type = {kind!r} is not known; supported are {allowed}.'
         )
     fields: dict[str, Any] = dict(
         rotary_base=scaling.number('rope_theta', float, base),
         rotary_share=_share(scaling, share),
-        rotary_scaling='none' if kind == 'default' else kind,
+        rotary_scaling='none' if kind in PLAIN else kind,
     )
     if fields['rotary_base'] <= 1:
         raise scaling.refusal('rope_theta', fields['rotary_base'], 'must be above 1')
-    original = scaling.number('original_max_position_embeddings', int, None) or context
-    if kind != 'default':
-        fields['rotary_factor'] = scaling.number('factor', float)
+    original = scaling.number('original_max_position_embeddings', int, None)
+    original = (
+        attributes.number('original_max_position_embeddings', int, None) or original or context
+    )
+    if kind == 'longrope':
+        pairs = rotated_width(head_dim, fields['rotary_share']) // 2
+        fields |= _longrope(scaling, pairs, original, context, seen or original)
+    elif kind != 'default':
+        factor = scaling.number('factor', float)
+        fields |= {} if kind == 'dynamic' else dict(rotary_factor=factor)
     if kind in BANDS:
         fields |= dict(rotary_original=original, rotary_bands=_bands(scaling, kind))
     if kind == 'yarn':
@@ -200,6 +225,32 @@ def _share(scaling: Attributes, default: float | None) -> float:
     return share
 
 
+def _longrope(
+    scaling: Attributes, pairs: int, original: int, context: int, seen: int
+) -> dict[str, Any]:
+    """The fields of a scaling by a factor per pair: one set for up to `original` tokens, one for more.
+
+    transformers changes the set where a text grows longer. Here the tokens that are `seen` decide.
+    """
+    sets = [scaling.take(f'{name}_factor', list) for name in ('short', 'long')]
+    for name, values in zip(('short', 'long'), sets, strict=True):
+        if not all(type(value) in (int, float) and 0 < value < math.inf for value in values):
+            raise scaling.refusal(f'{name}_factor', values, 'numbers above 0 are needed')
+        if len(values) != pairs:
+            why = f'{pairs} numbers are needed, one for each rotated pair of a head'
+            raise scaling.refusal(f'{name}_factor', values, why)
+    if original < 2:
+        raise scaling.refusal('original_max_position_embeddings', original, 'must be at least 2')
+    ratio = scaling.number('factor', float, None) or context / original
+    gain = scaling.number('attention_factor', float, None)
+    if gain is None:
+        gain = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1 else 1.0
+    factors = tuple(map(float, sets[seen > original]))
+    return dict(rotary_factors=factors, rotary_gain=gain, rotary_original=original)
+
+
+# Types without scaling; 'dynamic' scales texts that are longer than the context, which are none here.
+PLAIN = ('default', 'dynamic')
 # Type of scaling to the names of its bands, the lower one first.
 BANDS = {'llama3': ('low_freq_factor', 'high_freq_factor'), 'yarn': ('beta_slow', 'beta_fast')}
 
@@ -225,6 +276,11 @@ def rope_parameters(model: Any, share: float | None = None) -> dict[str, Any]:
     )
     if model.rotary_share != (1 if share is None else share):
         values['partial_rotary_factor'] = model.rotary_share
+    if kind == 'longrope':
+        same = list(model.rotary_factors)
+        return values | dict(
+            short_factor=same, long_factor=same, attention_factor=model.rotary_gain
+        )
     if kind != 'none':
         values['factor'] = model.rotary_factor
     if kind in BANDS:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from longmem_jax.hosts import layer_windows, tables
+from longmem_jax.hosts import layer_rotations, layer_windows, tables
 from longmem_jax.hosts.attributes import Attributes
 from longmem_jax.hosts.pieces import prefixed
 
@@ -35,12 +35,15 @@ class Family:
       head_dim: default of the attribute `head_dim`, 0 = width / heads.
       windows: `(attributes, layers) -> (window per layer)`, see `layer_windows`.
       write_windows: `(windows) -> attributes`, the inverse.
+      rotations: how layers rotate otherwise than the model, see `layer_rotations`.
       experts: default of every attribute of `expert_layers`; {} = all layers are dense.
       own: name under which a layer of the registry is this family's own, see `Entry.hosts`, in layers
         whose window is None; '' = there is none.
       attention_norms_outputs: whether the norms of layers with attention are those of outputs.
       output_gate: whether attention has one.
+      score_width: attribute that must be the width of a head, and its default; None = there is none.
       required: attribute to the values that are supported.
+      harmless: attributes that change nothing in this family.
       ignored: patterns of tensors that files may have besides: buffers, and heads for other tasks.
     """
 
@@ -62,11 +65,14 @@ class Family:
         (0,) * layers
     )
     write_windows: Callable[[layer_windows.Windows], dict[str, Any]] = lambda windows: {}
+    rotations: layer_rotations.Rotations | None = None
     experts: dict[str, Any] = dataclasses.field(default_factory=dict)
     own: str = ''
     attention_norms_outputs: bool = False
     output_gate: bool = False
+    score_width: tuple[str, int] | None = None
     required: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
     def prefixed(self, name: str) -> str:
@@ -140,6 +146,15 @@ _qwen3 = functools.partial(
     _qwen,
     fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
     attention_bias=('attention_bias', False),
+)
+# Norms of outputs; norms of queries and of keys are of all heads as one.
+_olmo = functools.partial(
+    _llama,
+    copied=_llama.keywords['copied'] | dict(rms_norm_eps=('norm_epsilon', float, 1e-5)),
+    fixed=dict(norm='rmsnorm', head_norm='joint_rmsnorm'),
+    rows=tables.OLMO,
+    attention_bias=('attention_bias', False),
+    attention_norms_outputs=True,
 )
 # Layers with the family's own recurrence, and some with attention.
 _hybrid = functools.partial(
@@ -216,6 +231,55 @@ FAMILIES: dict[str, Family] = {
         required=dict(use_sliding_window=(False,)),
         experts=dict(num_experts=128, num_experts_per_tok=8, norm_topk_prob=False)
         | dict(moe_intermediate_size=768),
+    ),
+    'smollm3': _llama(
+        architecture='SmolLM3ForCausalLM',
+        copied=_llama.keywords['copied'] | dict(tie_word_embeddings=('tie_weights', bool, True)),
+        dense_bias='mlp_bias',
+        attention_bias=('attention_bias', False),
+        rotary=dict(base=2e6),
+        rotations=layer_rotations.UNROTATED,
+        kv_heads=4,
+        windows=layer_windows.no_windows,
+        harmless=('pretraining_tp', 'max_window_layers'),
+    ),
+    'phi3': _llama(
+        architecture='Phi3ForCausalLM',
+        copied=_llama.keywords['copied'] | dict(rms_norm_eps=('norm_epsilon', float, 1e-5)),
+        rows=tables.PHI3,
+        rotary=dict(share=1.0),
+        windows=layer_windows.maybe_sliding,
+        write_windows=layer_windows.write_all_sliding,
+        required=dict(attention_bias=(False,), mlp_bias=(False,), lm_head_bias=(False,))
+        | dict(full_attn_mod=(1,), interpolate_factor=(1,)),
+        harmless=('auto_map',),  # code beside the weights, from before transformers had this family
+    ),
+    'gemma3_text': _llama(
+        architecture='Gemma3ForCausalLM',
+        copied=_llama.keywords['copied'] | dict(tie_word_embeddings=('tie_weights', bool, True)),
+        activation=('hidden_activation', 'gelu_pytorch_tanh'),
+        fixed=dict(norm='centred_rmsnorm', head_norm='centred_rmsnorm', scale_embedding=True)
+        | dict(both_norms=True),
+        rows=tables.GEMMA3,
+        attention_bias=('attention_bias', False),
+        rotary=dict(base=1e6),
+        rotations=layer_rotations.of_windows(1e4),
+        kv_heads=4,
+        head_dim=256,
+        score_width=('query_pre_attn_scalar', 256),
+        windows=layer_windows.sliding_but_every(6),
+        write_windows=layer_windows.write_sliding_but,
+        required=dict(attn_logit_softcapping=(None,), final_logit_softcapping=(None,))
+        | dict(use_bidirectional_attention=(False, None)),
+        harmless=('cache_implementation',),
+    ),
+    'olmo2': _olmo(architecture='Olmo2ForCausalLM', windows=layer_windows.no_windows),
+    'olmo3': _olmo(
+        architecture='Olmo3ForCausalLM',
+        rotary=dict(base=5e5),
+        rotations=layer_rotations.of_windows(None),
+        windows=layer_windows.sliding_but_every(4),
+        write_windows=layer_windows.write_sliding_but,
     ),
     'qwen3_next': _hybrid(
         architecture='Qwen3NextForCausalLM',

@@ -30,7 +30,7 @@ TRAINING_CACHE = 2048
 OWN_LAYERS = {'attention': {'full', 'sliding'}, 'feed_forward': {'dense', 'experts'}}
 # Paths of the parameters that a host has; low-rank parts and memories are not among them.
 HOST = (
-    r'^(embedding|final_norm)/|^block_\d+/(attention_norm|feed_forward_norm)/'
+    r'^(embedding|final_norm)/|^block_\d+/(attention|feed_forward)_(output_)?norm/'
     r'|^block_\d+/attention/projections/\w+/(kernel|bias|norm)'
     r'|^block_\d+/feed_forward/(up|gate|down|every)/|^block_\d+/feed_forward/(router|expert_|every_)'
 )
@@ -159,10 +159,9 @@ def graft(
     replaced, longest = rotary and model.position != 'none', context_of(model)
     if replaced:
         _replace_positions(model)
-    into, position = LAYERS[main].graft, _position(model)
-    assert into is not None  # as of all in `known`
-    own = into.fields(scale_of(config, **dict(context=longest) | sizes), position)
-    chosen = _chosen(model, recipe, main, tuple(layers), recurrent if stands == 'attention' else ())
+    how, position = known[changes.recipe or name], _position(model)
+    own = how.fields(scale_of(config, **dict(context=longest) | sizes), position)
+    chosen = tuple(layers) or _chosen(model, recipe, main, stands, recurrent)
     _require_fitting(model, name, main, stands, chosen, recurrent)
     fields = section(main, **recipe.sections[main] | own | changes.fields)
     if stands != 'feed_forward':
@@ -179,11 +178,10 @@ def graft(
     weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
     config.train.loss_weights = dict(weights)
     config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
-    groups = (*recipe.groups, *into.groups(position))
+    groups = (*recipe.groups, *how.groups(position))
     if beside:
         groups = tuple((path.replace('attention/', 'beside/'), *how) for path, *how in groups)
     config.optimizer.groups = groups if changes.groups is None else changes.groups
-    how = known[changes.recipe or name]
     exact = (how.exact or beside) and not replaced
     begins = 'is exactly the host' if exact else 'is not yet the host'
     begins += ', whose positions were replaced' if replaced else ''
@@ -345,18 +343,20 @@ def _replace_positions(model: Any) -> None:
 
 
 def _chosen(
-    model: Any, recipe: Recipe, main: str, layers: tuple[int, ...], left_out: Collection[str]
+    model: Any, recipe: Recipe, main: str, stands: str, recurrent: Collection[str]
 ) -> tuple[int, ...]:
-    """Where the memory goes; where nothing is said, not into the layers that are `left_out`."""
-    if layers:
-        return layers
+    """Where the memory goes if nothing is said: where its recipe has it, or into the nearest that may.
+
+    Where the host has layers of several kinds, these are those that see the whole text.
+    """
+    # Positions in embeddings restart, and then no layer keeps its window.
+    windows = ('sliding',) if 'full' in model.attention and model.position == 'none' else ()
+    left_out = {*recurrent, *windows} if stands == 'attention' else set()
     places = dict(attention=recipe.attention, feed_forward=recipe.feed_forward)
     stack = places.get(LAYERS[main].place)  # around: all layers, whatever the recipe's depth is
-    return tuple(
-        i
-        for i in range(model.num_layers)
-        if (not stack or stack[i] == main) and model.attention[i] not in left_out
-    )
+    wanted = [i for i in range(model.num_layers) if not stack or stack[i] == main]
+    able = [i for i in range(model.num_layers) if model.attention[i] not in left_out]
+    return tuple(sorted({min(able, key=lambda i: abs(i - want)) for want in wanted if able}))
 
 
 def _keep_others(config: Any, chosen: Sequence[int], main: str, extra: int) -> None:

@@ -4,11 +4,12 @@ Every pair of functions maps attributes to a window per layer, 0 = the whole con
 layer of hybrids that is not attention.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from longmem_jax.hosts.attributes import Attributes
 
-_KINDS = ('full_attention', 'sliding_attention')
+KINDS = ('full_attention', 'sliding_attention')
 _HYBRID = ('full_attention', 'linear_attention')
 Windows = tuple[int | None, ...]
 
@@ -60,8 +61,38 @@ def all_sliding(given: Attributes, layers: int) -> tuple[int, ...]:
     window = given.take('sliding_window', int, None) if given.has('sliding_window') else 4096
     kinds = given.take('layer_types', list, None)
     if kinds is not None:
-        return _by_kind(given, 'layer_types', kinds, layers, _KINDS, window)
+        return _by_kind(given, 'layer_types', kinds, layers, KINDS, window)
     return (window or 0,) * layers
+
+
+def maybe_sliding(given: Attributes, layers: int) -> tuple[int, ...]:
+    """Phi 3: a window in all layers, if the file has one that is not longer than all texts."""
+    window, longest = given.take('sliding_window', int, None), given.peek('max_position_embeddings')
+    hides = window and (not isinstance(longest, int) or window <= longest)
+    return (window if hides else 0,) * layers
+
+
+def sliding_but_every(number: int) -> Callable[[Attributes, int], tuple[int, ...]]:
+    """Gemma 3, OLMo 3: layers by name, or all but every `number`th have the window."""
+
+    def read(given: Attributes, layers: int) -> tuple[int, ...]:
+        window = given.take('sliding_window', int, None) if given.has('sliding_window') else 4096
+        every = number
+        for spelling in ('sliding_window_pattern', '_sliding_window_pattern'):
+            every = given.number(spelling, int, every)
+        kinds = given.take('layer_types', list, None)
+        if kinds is None:
+            kinds = [KINDS[bool((layer + 1) % every)] for layer in range(layers)]
+        return _by_kind(given, 'layer_types', kinds, layers, KINDS, window)
+
+    return read
+
+
+def write_sliding_but(windows: Windows) -> dict[str, Any]:
+    return dict(
+        sliding_window=_largest(windows) or None,
+        layer_types=[KINDS[bool(window)] for window in windows],
+    )
 
 
 def write_all_sliding(windows: Windows) -> dict[str, Any]:
@@ -76,15 +107,15 @@ def upper_sliding(given: Attributes, layers: int) -> tuple[int, ...]:
     kinds = given.take('layer_types', list, None)
     window = window if used else None
     if kinds is None:
-        kinds = [_KINDS[bool(window) and layer >= first] for layer in range(layers)]
-    return _by_kind(given, 'layer_types', kinds, layers, _KINDS, window)
+        kinds = [KINDS[bool(window) and layer >= first] for layer in range(layers)]
+    return _by_kind(given, 'layer_types', kinds, layers, KINDS, window)
 
 
 def write_upper_sliding(windows: Windows) -> dict[str, Any]:
     return dict(
         use_sliding_window=any(windows),
         sliding_window=_largest(windows) or None,
-        layer_types=[_KINDS[bool(window)] for window in windows],
+        layer_types=[KINDS[bool(window)] for window in windows],
     )
 
 
@@ -92,7 +123,7 @@ def no_windows(given: Attributes, layers: int) -> tuple[int, ...]:
     """Llama: a file may say that all layers see everything."""
     given.require('sliding_window', None)
     given.require('use_sliding_window', False)
-    given.require('layer_types', [_KINDS[0]] * layers)
+    given.require('layer_types', [KINDS[0]] * layers)
     return (0,) * layers
 
 

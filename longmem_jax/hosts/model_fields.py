@@ -43,6 +43,7 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
       UsageError: attributes that are missing, of another type, or not supported, by name.
     """
     family, left = FAMILIES[family_of(given, source)], Attributes(given, source)
+    left.drop(*family.harmless)
     model = base().model
     del model.transformer_xl
     model.update(dict(output_bias=False, scale_embedding=False) | family.fixed)
@@ -54,6 +55,7 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
     model.d_embed = model.d_model
     for name, allowed in family.required.items():
         left.require(name, *allowed)
+    windows = family.windows(left, model.num_layers)  # some depend on the context
     length = left.number(family.context, int)
     left.require('n_ctx', length)
     if context > length:
@@ -67,13 +69,19 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
     )
     _dense(family, left, model)
     expert_layers.read(family, left, model)
-    rotation = None
+    rotation, seen = None, context or length
     if family.rotary is None:
         model.num_positions = length
     else:
-        rotation = of_file.rotary(left, **family.rotary, context=length)
+        bases = family.rotations.read(left, windows) if family.rotations else ()
+        rotation = of_file.rotary(
+            left, **family.rotary, head_dim=model.head_dim, context=length, seen=context
+        )
+        if rotation and rotation['rotary_scaling'] == 'longrope':
+            seen = context or rotation.pop('rotary_original')
         model.update(rotation or {})
-    windows = family.windows(left, model.num_layers)
+        same = (-1,) if model.rotary_scaling != 'none' else (-1, model.rotary_base)
+        model.rotary_bases = () if all(base in same for base in bases) else bases
     if model.kind == 'text_encoder':
         left.require('position_embedding_type', 'absolute')
         left.require('is_decoder', False)
@@ -92,7 +100,7 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
         set_windows(
             model,
             windows,
-            context or length,
+            seen,
             position=position,
             own=own[0] if own else '',
             output_gate=family.output_gate,
@@ -118,6 +126,11 @@ def _heads(family: Family, left: Attributes, model: Any) -> None:
             f'{left.source}: the width {model.d_model} is not a multiple of the {heads} heads.'
         )
     model.head_dim = width or model.d_model // heads
+    if family.score_width is not None:
+        name, usual = family.score_width
+        if (width := left.take(name, int, usual)) != model.head_dim:
+            why = f'only the width of a head, {model.head_dim}, is supported'
+            raise left.refusal(name, width, why)
 
 
 def _dense(family: Family, left: Attributes, model: Any) -> None:
@@ -209,12 +222,17 @@ def differences(host: Any, model: Any, skip: frozenset[str] = frozenset()) -> li
 def _write(kind: str, family: Family, model: Any) -> dict[str, Any]:
     """The attributes of a family that are nearest to a model."""
     given: dict[str, Any] = dict(model_type=kind, architectures=[family.architecture])
+    given['pad_token_id'] = (
+        None  # or transformers takes the family's, perhaps beyond this vocabulary
+    )
     given |= {name: model[field] for name, (field, *_) in family.copied.items()}
     sections = [model[name] for name in ('full', 'sliding') if name in model.attention]
     given[family.context] = model.num_positions or max(fields.window for fields in sections)
     if family.kv_heads is not None:
         given['num_key_value_heads'] = model.num_kv_heads or model.num_heads
         given['head_dim'] = model.head_dim
+    if family.score_width is not None:
+        given[family.score_width[0]] = model.head_dim
     if not isinstance(family.attention_bias, str):
         given[family.attention_bias[0]] = model.attention_bias == 'all'
     known = GATED if family.gated else ACTIVATIONS
@@ -223,6 +241,13 @@ def _write(kind: str, family: Family, model: Any) -> dict[str, Any]:
     given |= expert_layers.write(family, model)
     if isinstance(family.dense_bias, str):
         given[family.dense_bias] = model.dense.bias
+    of_layers: dict[str, int | None] = {'full': 0}
+    if 'sliding' in model.attention:
+        of_layers['sliding'] = model.sliding.window
+    if (own := own_layer(family)) and own[0] in model.attention:
+        of_layers[own[0]] = None
+        given |= own[1].write(model[own[0]])
+    windows = tuple(of_layers.get(name, 0) for name in model.attention)
     if family.rotary is not None:
         rotates = any(fields.position == 'rotary' for fields in sections)
         given['rope_parameters'] = (
@@ -230,12 +255,11 @@ def _write(kind: str, family: Family, model: Any) -> dict[str, Any]:
             if rotates
             else {'rope_theta': None, 'rope_type': 'default'}
         )
+        if model.rotary_scaling == 'longrope':
+            given['original_max_position_embeddings'] = given[family.context]
+    if family.rotations is not None:
+        parameters = given.pop('rope_parameters')
+        given |= family.rotations.write(parameters, tuple(model.rotary_bases), windows)
     if model.kind == 'text_encoder':
         given['type_vocab_size'] = model.text_encoder.token_types
-    of_layers: dict[str, int | None] = {'full': 0}
-    if 'sliding' in model.attention:
-        of_layers['sliding'] = model.sliding.window
-    if (own := own_layer(family)) and own[0] in model.attention:
-        of_layers[own[0]] = None
-        given |= own[1].write(model[own[0]])
-    return given | family.write_windows(tuple(of_layers.get(name, 0) for name in model.attention))
+    return given | family.write_windows(windows)

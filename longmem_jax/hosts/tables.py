@@ -4,6 +4,7 @@ A row is `(their name, our path or paths, pattern)`; `{i}` is the number of the 
 rotate pairs (i, i + width / 2) in their models and in ours, so no row permutes anything.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -158,8 +159,9 @@ QWEN3_NEXT = [
         '(h two k) d -> two d h k',
     ),
 ]
+_LLAMA_WITHOUT_NORMS = [row for row in LLAMA if 'layernorm' not in row.theirs]
 OLMO_HYBRID = [
-    *(row for row in LLAMA if 'layernorm' not in row.theirs),
+    *_LLAMA_WITHOUT_NORMS,
     _row(
         _N + 'post_attention_layernorm.weight',
         BLOCK + 'attention_norm/scale',
@@ -167,6 +169,31 @@ OLMO_HYBRID = [
         _N + 'feedforward_layer_norm.weight',  # as transformers 5.18 writes it
     ),
     *_norm(_N + 'post_feedforward_layernorm', BLOCK + 'feed_forward_norm', bias=False),
+]
+OLMO = [
+    *_LLAMA_WITHOUT_NORMS,
+    *_norm(_N + 'post_attention_layernorm', BLOCK + 'attention_norm', bias=False),
+    *_norm(_N + 'post_feedforward_layernorm', BLOCK + 'feed_forward_norm', bias=False),
+]
+GEMMA3 = [
+    *_LLAMA_WITHOUT_NORMS,
+    *_norm(_N + 'input_layernorm', BLOCK + 'attention_norm', bias=False),
+    *_norm(_N + 'post_attention_layernorm', BLOCK + 'attention_output_norm', bias=False),
+    *_norm(_N + 'pre_feedforward_layernorm', BLOCK + 'feed_forward_norm', bias=False),
+    *_norm(_N + 'post_feedforward_layernorm', BLOCK + 'feed_forward_output_norm', bias=False),
+]
+PHI3 = [
+    *(row for row in LLAMA if not re.search('[qkv]_proj|(gate|up)_proj', row.theirs)),
+    Row(
+        _ATTENTION + 'qkv_proj.weight',
+        tuple(f'{PROJECTIONS}{name}/kernel' for name in ('query', 'key', 'value')),
+        ' + '.join((HEADS_IN, HEADS_IN, HEADS_IN)),
+    ),
+    Row(
+        _N + 'mlp.gate_up_proj.weight',
+        (_FEED_FORWARD + 'gate/kernel', _FEED_FORWARD + 'up/kernel'),
+        '(two o) i -> two i o',
+    ),
 ]
 _E = 'encoder.layer.{i}.'
 _SELF = _E + 'attention.self.'

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SCALINGS = ('none', 'linear', 'llama3', 'yarn')
+SCALINGS = ('none', 'linear', 'llama3', 'yarn', 'longrope')
 
 
 def following(index: int | jax.Array, number: int) -> jax.Array:
@@ -54,10 +54,12 @@ def scaled_frequencies(
     factor: float,
     original: int,
     bands: tuple[float, float],
+    factors: tuple[float, ...] = (),
 ) -> np.ndarray:
     """Frequencies for texts that are longer than those of pretraining.
 
-    'linear' divides all by `factor` (Chen et al., 2023). The others divide those that turn less than
+    'linear' divides all by `factor` (Chen et al., 2023), 'longrope' every one by its own of `factors`
+    (Ding et al., 2024). The others divide those that turn less than
     `bands[0]` times within `original` tokens, keep those that turn more than `bands[1]` times, and mix
     both between them: 'llama3' in proportion to the number of turns (Llama 3.1, as released), 'yarn' in
     proportion to the index of the pair (Peng et al., 2023, Sec. 3.2), whole indices being borders.
@@ -69,6 +71,7 @@ def scaled_frequencies(
       factor: at least 1.
       original: tokens of a text in pretraining.
       bands: numbers of turns, the lower one first.
+      factors: one per frequency.
 
     Returns:
       float64, like `frequencies`.
@@ -77,6 +80,8 @@ def scaled_frequencies(
         return frequencies
     if scaling == 'linear':
         return frequencies / factor
+    if scaling == 'longrope':
+        return frequencies / np.asarray(factors, np.float64)
     low, high = bands
     if scaling == 'llama3':
         turns = original * frequencies / (2 * math.pi)

@@ -150,6 +150,14 @@ def _rotary_scaling(model: Any) -> list[str]:
     problems += above(model, 0, 'rotary_gain')
     if model['rotary_scaling'] in ('llama3', 'yarn'):
         problems += at_least(model, 1, 'rotary_original')
+    if model['rotary_scaling'] == 'longrope':
+        factors = model['rotary_factors']
+        pairs = rotated_width(model['head_dim'], model['rotary_share']) // 2
+        if len(factors) != pairs or not all(factor > 0 for factor in factors):
+            problems.append(
+                f'rotary_factors = {tuple(factors)}: one number above 0 for each of the {pairs} rotated '
+                'pairs of a head is needed'
+            )
     return problems
 
 

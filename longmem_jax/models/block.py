@@ -59,6 +59,7 @@ class Block(nn.Module):
       cross: module class of cross-attention, or None.
       between: the memory around the block has a part between attention and feed-forward layer.
       output_norm: in a pre-norm model, norms of what the layers return, not of what they read.
+      both_norms: in a pre-norm model, norms of what the layers read, and others of what they return.
     """
 
     settings: ModelSettings
@@ -69,9 +70,12 @@ class Block(nn.Module):
     cross: Any = None
     between: bool = False
     output_norm: bool = False
+    both_norms: bool = False
 
     def setup(self) -> None:
         self.attention_norm, self.feed_forward_norm = self._norm(), self._norm()
+        self.attention_output_norm = self._norm() if self.both_norms else None
+        self.feed_forward_output_norm = self._norm() if self.both_norms else None
         self.attention = self._layer('attention', self.attention_norm)
         self.feed_forward = self._layer('feed_forward', self.feed_forward_norm)
         self.drop = Dropout(self.settings.residual_rate)
@@ -106,8 +110,11 @@ class Block(nn.Module):
         """What cross-attention reads: `encoded` [batch, n, d_model] where `valid`, bool [batch, n]."""
         return self.across.source(encoded, valid)
 
-    def _add(self, x: jax.Array, y: jax.Array, norm: Norm, train: bool) -> jax.Array:
-        y = norm(y) if self.output_norm else y
+    def _add(
+        self, x: jax.Array, y: jax.Array, norm: Norm, train: bool, of_output: Norm | None = None
+    ) -> jax.Array:
+        of_output = norm if self.output_norm else of_output
+        y = y if of_output is None else of_output(y)
         x = x + self.drop(y, deterministic=not train)
         return x if self.settings.pre_norm else norm(x)
 
@@ -150,11 +157,12 @@ class Block(nn.Module):
         if self.beside is not None:
             beside, beside_state, aux = self.beside(shifted, state.beside, segment, train=train)
             y, auxes = self._with_beside(y, beside), [attention_aux, aux]
-        out = self._between(self._add(x, y, self.attention_norm, train), source, between, train)
+        out = self._add(x, y, self.attention_norm, train, self.attention_output_norm)
+        out = self._between(out, source, between, train)
         y, feed_forward_state, feed_forward_aux = self.feed_forward(
             x if self.parallel else out, state.feed_forward, segment, train=train
         )
-        out = self._add(out, y, self.feed_forward_norm, train)
+        out = self._add(out, y, self.feed_forward_norm, train, self.feed_forward_output_norm)
         aux = merge_aux([*auxes, feed_forward_aux])
         if train and self.layer_drop:
             skipped = draw_skipped(self.make_rng('memory'), self.layer_drop)
@@ -207,11 +215,12 @@ class Block(nn.Module):
         if self.beside is not None:
             beside, beside_cache = self.beside.extend(shifted, cache.beside, index, count)
             y = self._with_beside(y, beside)
-        out = self._between(self._add(x, y, self.attention_norm, False), source, between, False)
+        out = self._add(x, y, self.attention_norm, False, self.attention_output_norm)
+        out = self._between(out, source, between, False)
         y, feed_forward_cache = self.feed_forward.extend(
             x if self.parallel else out, cache.feed_forward, index, count
         )
-        out = self._add(out, y, self.feed_forward_norm, False)
+        out = self._add(out, y, self.feed_forward_norm, False, self.feed_forward_output_norm)
         return out, BlockState(attention_cache, feed_forward_cache, recent, beside_cache)
 
     def close_segment(self, state: BlockState, cache: BlockState, count: jax.Array) -> BlockState:

@@ -251,6 +251,7 @@ def make_settings(config: Any, segment_length: int) -> ModelSettings:
         init_std=init_std(config),
         dtype=jnp.dtype(config.dtype),
         rotary_bands=tuple(config.rotary_bands),
+        rotary_factors=tuple(config.rotary_factors),
         cache_dtype=jnp.dtype(config.cache_dtype) if config.cache_dtype else None,
         residual_dropout=rate(config, 'residual_dropout'),
         token_std=token_std(config),
@@ -359,6 +360,15 @@ def _runs(
     return tuple(runs)
 
 
+def rotated(config: Any, settings: ModelSettings, number: int) -> ModelSettings:
+    """The settings of a layer, which may rotate by a base of its own, or not at all."""
+    base = config.rotary_bases[number] if config.rotary_bases else -1
+    if base < 0:
+        return settings
+    own: dict[str, Any] = dict(rotary_base=base) if base else dict(rotary_share=0.0)
+    return dataclasses.replace(settings, rotary_scaling='none', rotary_gain=1.0, **own)
+
+
 def _block(
     config: Any,
     number: int,
@@ -375,7 +385,7 @@ def _block(
         if (stack := config[place]) and stack[number]
     }
     return Block(
-        settings=settings,
+        settings=rotated(config, settings, number),
         parallel=config.parallel_residual,
         layer_drop=config.layer_drop,
         token_shift=config.token_shift,
@@ -383,5 +393,6 @@ def _block(
         cross=cross,
         between=bool(around) and LAYERS[around].layer.between,
         output_norm=bool(config.output_norm) and config.output_norm[number],
+        both_norms=config.both_norms,
         name=f'block_{number}',
     )

@@ -165,6 +165,8 @@ def test_rotations_out_of_range(parameters, message):
 def test_only_families_that_rotate_parts_of_heads_are_written_with_them():
     model = model_of('llama')
     model.rotary_share = 0.5
+    assert model_fields.attributes_of(model)['model_type'] == 'phi3'
+    model.attention_bias = 'all'
     with pytest.raises(UsageError, match='nearest is'):
         model_fields.attributes_of(model)
     assert model_of('gpt_neox', rope_parameters='removed', rotary_pct=0.5).rotary_share == 0.5
@@ -200,8 +202,8 @@ def test_windows_of_layers():
         ('llama', dict(hidden_act='relu2'), "hidden_act = 'relu2': supported are silu"),
         (
             'llama',
-            dict(rope_parameters=dict(rope_type='longrope')),
-            "rope_type = 'longrope' is not",
+            dict(rope_parameters=dict(rope_type='proportional')),
+            "rope_type = 'proportional' is not",
         ),
         ('qwen2', dict(rope_scaling=dict(type='dynamic')), "rope_scaling.rope_type = 'dynamic'"),
         (

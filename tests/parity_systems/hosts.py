@@ -28,6 +28,7 @@ DECODERS = (
 HYBRIDS = ('qwen3_next', 'olmo_hybrid')
 NAMES = (*DECODERS, 'bert')
 EXPERTS = 'qwen3_moe'
+LATER = ('smollm3', 'phi3', 'gemma3_text', 'olmo2', 'olmo3')
 
 
 def check(settings, arrays):
