@@ -9,13 +9,13 @@ docs/memories_in_hosts.md, `memory=none` none. It is put where its recipe has it
 `layers=0-5` (`layers=3`, `layers=2+last`); with `beside`, beside the attention of the host, through a
 gate that begins at 0. What the host has learns at `host_rate=0.2` of the rate of the rest; `frozen`
 keeps it as it is. `lora=8` adds low-rank parts to its queries and values. `segment=1024` is the length
-of segments, `position=rotary` replaces the positions in the host's embeddings. With `memory=none`, `context=1024` is the most that a token sees; without it
-the cache in training has at most 2,048 tokens. `graft=FILE` puts what --mode=export --graft=FILE wrote
-onto an untouched host. It and a folder that was exported with a memory are read in the segments of
-their training. `:tiny` is for two cores, and without `path` of a small model of bytes that has learned
-nothing. What was loaded, is new, and was ignored is printed. Without `--config.data` it reads the
-Python standard library. `:passkey` asks for keys that were given in the books of `--config.data.path`,
-at distances in characters.
+of segments, `position=rotary` replaces the positions in the host's embeddings. With `memory=none`,
+`context=1024` is the most that a token sees; without it the cache in training has at most 2,048 tokens.
+`graft=FILE` puts what --mode=export --graft=FILE wrote onto an untouched host. It and a folder that was
+exported with a memory are read in the segments of their training. `:tiny` is for two cores, and without
+`path` of a small model of bytes that has learned nothing. What was loaded, is new, and was ignored is
+printed. Without `--config.data` it reads the Python standard library. `:passkey` asks for keys that
+were given in the books of `--config.data.path`, at distances in characters.
 
 The default is `memory=moba`, which gains .013 bits per byte on SmolLM2-135M without training. It keeps
 all keys; `memory=sinks` keeps a window, and takes a third of the time (experiments/smollm2). A folder

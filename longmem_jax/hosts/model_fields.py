@@ -78,7 +78,8 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
             left, **family.rotary, head_dim=model.head_dim, context=length, seen=context
         )
         if rotation and rotation['rotary_scaling'] == 'longrope':
-            seen = context or rotation.pop('rotary_original')
+            original = rotation.pop('rotary_original')
+            seen = context or original
         model.update(rotation or {})
         same = (-1,) if model.rotary_scaling != 'none' else (-1, model.rotary_base)
         model.rotary_bases = () if all(base in same for base in bases) else bases

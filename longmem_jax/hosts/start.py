@@ -17,7 +17,7 @@ from longmem_jax.untrusted.gguf_file import is_gguf
 OF_MEMORY = frozenset(
     (
         'attention', 'feed_forward', 'beside', 'around', 'position', 'num_positions',
-        'positions_restart', 'token_shift',
+        'positions_restart', 'token_shift', 'rotary_factors',  # those of LongRoPE for a context
     )
 )  # fmt: skip
 

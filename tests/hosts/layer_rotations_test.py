@@ -7,7 +7,7 @@ import pytest
 
 from configs import host as host_config
 from longmem_jax.errors import UsageError
-from longmem_jax.hosts import export, hosts, model_fields
+from longmem_jax.hosts import export, hosts, model_fields, start
 from longmem_jax.layers import positions
 from longmem_jax.segment import Segment
 from tests import toys
@@ -103,7 +103,15 @@ def test_released_files_of_gemma_and_phi():
     np.testing.assert_allclose(phi.rotary_gain, np.sqrt(1 + np.log(32) / np.log(4096)))
     longer = model_fields.model_of(PHI_4_MINI, 'config.json', context=8192)
     assert longer.full.window == 8192 and longer.rotary_factors == (2.0,) * 48
-    assert longer.rotary_gain == phi.rotary_gain
+    assert (longer.rotary_gain, longer.rotary_original) == (phi.rotary_gain, 0)
+
+
+def test_a_longer_context_begins_with_the_same_host():
+    folder = folder_of('phi3')
+    model = host_config.get_config(f'path={folder},memory=none,context=64').model
+    plain = hosts.find(folder).plain
+    assert model.rotary_factors != plain.rotary_factors and model.full.window == 64
+    assert not model_fields.differences(plain, model, skip=start.OF_MEMORY | {'full'})
 
 
 def test_layers_without_rotation():
