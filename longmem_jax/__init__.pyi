@@ -43,6 +43,7 @@ class Settings(TypedDict, total=False):
     rotary_factor: float  # 1.0
     rotary_original: int  # 0
     rotary_bands: tuple[float, float]  # (1.0, 4.0)
+    rotary_factors: tuple[float, ...]  # ()
     rotary_gain: float  # 1.0
     init: str  # 'normal'
     scale_residual_init: bool  # False

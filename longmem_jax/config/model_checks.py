@@ -1,6 +1,7 @@
 """The rules of `config.model`: sizes, stacks of layers, fields of each layer, positions, clusters."""
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -184,9 +185,9 @@ def _output_norm(model: Any) -> list[str]:
 def _rotary_bases(model: Any) -> list[str]:
     """Problems of `rotary_bases`."""
     bases = tuple(model.rotary_bases)
-    if bases and (
-        len(bases) != model.num_layers or not all(base in (-1, 0) or base > 1 for base in bases)
-    ):
+    numbers = all(type(base) in (int, float) for base in bases)
+    right = numbers and all(base in (-1, 0) or 1 < base < math.inf for base in bases)
+    if bases and (len(bases) != model.num_layers or not right):
         return [
             f'rotary_bases = {bases}: one number per layer is needed, {model.num_layers} in all: a base '
             'above 1, 0 = not rotated, or -1 = as the model'

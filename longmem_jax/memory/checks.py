@@ -1,5 +1,6 @@
 """Problems of one layer and of its sizes: the same rules for a config and for a layer by itself."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -153,7 +154,8 @@ def _rotary_scaling(model: Any) -> list[str]:
     if model['rotary_scaling'] == 'longrope':
         factors = model['rotary_factors']
         pairs = rotated_width(model['head_dim'], model['rotary_share']) // 2
-        if len(factors) != pairs or not all(factor > 0 for factor in factors):
+        right = all(type(each) in (int, float) and 0 < each < math.inf for each in factors)
+        if len(factors) != pairs or not right:
             problems.append(
                 f'rotary_factors = {tuple(factors)}: one number above 0 for each of the {pairs} rotated '
                 'pairs of a head is needed'

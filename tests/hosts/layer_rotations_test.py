@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from configs import host as host_config
+from longmem_jax.config.model_checks import model_problems
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import export, hosts, model_fields, start
 from longmem_jax.layers import positions
@@ -134,6 +135,24 @@ def test_texts_within_the_context_are_not_scaled_dynamically():
     plain = dict(rope_type='default', rope_theta=500.0)
     dynamic = dict(rope_type='dynamic', rope_theta=500.0, factor=4.0)
     assert model_of('llama', rope_parameters=dynamic) == model_of('llama', rope_parameters=plain)
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(rotary_bases=(500.0,)), 'one number per layer is needed, 3 in all'),
+        (dict(rotary_bases=(500.0, 0, 'x')), 'above 1, 0 = not rotated'),
+        (dict(rotary_bases=(500.0, 0, 0.5)), 'above 1, 0 = not rotated'),
+        (dict(pre_norm=False), 'both_norms = True: needs pre_norm = True'),
+        (dict(output_norm=(True,) * 3), 'both_norms = True: needs'),
+        (dict(rotary_scaling='longrope', rotary_factors=(1.0, 'x')), 'each of the 6 rotated pairs'),
+    ],
+)
+def test_fields_that_cannot_be_are_refused(changes, message):
+    model = model_of('gemma3_text')
+    assert not model_problems(model, 4)
+    model.update(changes)
+    assert any(message in problem for problem in model_problems(model, 4))
 
 
 def test_every_pair_is_divided_by_its_own_number():
