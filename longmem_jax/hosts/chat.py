@@ -16,6 +16,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.hosts import template_process
 from longmem_jax.hosts.template_process import Job
 
+END = '\u2021end of the last message\u2021'  # marks it while a template is run
+
 
 def run(job: Job) -> dict[str, Any]:
     """The answer to a job, from a process with its limits; see `hosts.template_process`."""
@@ -46,12 +48,12 @@ class ChatTemplate:
           UsageError: no jinja2, or a template with a problem.
         """
         if importlib.util.find_spec('jinja2') is None:
-            raise UsageError("--chat: chat templates need jinja2; pip install 'longmem_jax[chat]'.")
-        self.where, self.special, self._source = where, dict(special), source
+            raise UsageError("chat templates need jinja2: pip install 'longmem_jax[chat]'.")
+        self.where, self.special, self.source = where, dict(special), source
         self._text(None)
 
     def _text(self, variables: dict[str, Any] | None) -> str:
-        answer = run(Job(self._source, variables))
+        answer = run(Job(self.source, variables))
         if 'problem' in answer:
             raise UsageError(f'{self.where}: {answer["problem"]}.')
         return answer['text']
@@ -79,12 +81,52 @@ class ChatTemplate:
             )
         )
 
+    def render_open(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text of a conversation up to the end of the last message's own text, to be continued.
 
-def load_template(folder: Path, special: Mapping[str, str]) -> ChatTemplate:
+        Raises:
+          UsageError: as in `render`, or the template does not write that message.
+        """
+        last = dict(messages[-1], content=messages[-1]['content'] + END + ' ')
+        text = self.render([*messages[:-1], last], add_generation_prompt=False)
+        if END not in text:
+            raise UsageError(
+                f'{self.where}: leaves out the last message, so that it cannot be continued.'
+            )
+        before, after = text[: text.rindex(END)], text[text.rindex(END) + len(END) :]
+        # A template that strips messages has cut the blank behind the mark, too.
+        return before if after.startswith(' ') else before.rstrip()
+
+
+def folder_of(data: Any, option: str) -> Path:
+    """The folder or GGUF file of the tokenizer, where a chat template can be.
+
+    Args:
+      data: `config.data`.
+      option: that asks for a template, for messages.
+
+    Raises:
+      UsageError: it is neither.
+    """
+    path = Path(data.tokenizer.path).expanduser()
+    if data.tokenizer.kind == 'bytes':
+        raise UsageError(
+            f'{option}: this run reads bytes and has no chat template; leave out {option}.'
+        )
+    if not model_files.is_model(path):
+        raise UsageError(
+            f'{option} with config.data.tokenizer.path = {str(path)!r}: a chat template is in the '
+            'folder or the GGUF file of a pretrained model; set the path to that folder, or leave out '
+            f'{option}.'
+        )
+    return path
+
+
+def load_template(folder: Path, special: Mapping[str, str], option: str = '--chat') -> ChatTemplate:
     """The chat template of a folder, or of a GGUF file.
 
     `chat_template.jinja`, or else that of `tokenizer_config.json`. `special` are texts of its
-    special tokens, `Conventions.special`.
+    special tokens, `Conventions.special`; `option` asked for it.
 
     Raises:
       UsageError: the folder has none, or one that cannot be read.
@@ -105,8 +147,8 @@ def load_template(folder: Path, special: Mapping[str, str]) -> ChatTemplate:
         source = named.get('default')
     if source is None:
         raise UsageError(
-            f'--chat: {folder} has no chat template (chat_template.jinja, or chat_template in '
-            'tokenizer_config.json): this model was not tuned on chats; leave out --chat.'
+            f'{option}: {folder} has no chat template (chat_template.jinja, or chat_template in '
+            f'tokenizer_config.json): this model was not tuned on chats; leave out {option}.'
         )
     if not isinstance(source, str):
         raise UsageError(f'{where}: must be text, or a list with a template named default.')

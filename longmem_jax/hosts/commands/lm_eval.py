@@ -6,7 +6,8 @@ python -m longmem_jax.hosts.commands.lm_eval --workdir=DIR --include_path=FOLDER
 Tasks are lm-eval's own (which download their data) or YAML files of `--include_path=`; with `--local`
 only the latter are known, which starts faster. A context of any length is read into memory, once for all
 requests that share it. Prints lm-eval's table; WORKDIR/lm_eval.json has its results as it writes them.
-`--config=configs/host.py:path=FOLDER,memory=none` with a new workdir is a pretrained model as it is.
+`--config=configs/host.py:path=FOLDER,memory=none` with a new workdir is a pretrained model as it is;
+with `--apply_chat_template` it is asked as in a chat.
 """
 
 import json
@@ -27,6 +28,11 @@ if __name__ == '__main__':
     _INCLUDE_PATH = flags.DEFINE_string('include_path', '', 'Folder with YAML files of tasks.')
     _LOCAL = flags.DEFINE_bool('local', False, 'Know the tasks of --include_path only.')
     _NUM_FEWSHOT = flags.DEFINE_integer('num_fewshot', None, 'Examples in the context.')
+    _CHAT = flags.DEFINE_bool('apply_chat_template', False, 'Ask as the chat template writes it.')
+    _MULTITURN = flags.DEFINE_bool(
+        'fewshot_as_multiturn', False, 'In a chat, examples are messages of their own.'
+    )
+    _SYSTEM = flags.DEFINE_string('system_instruction', '', 'The system message of a chat.')
     _LIMIT = flags.DEFINE_float('limit', None, 'Examples per task, or their share below 1.')
     _OUTPUT = flags.DEFINE_string('output', '', 'JSON to write; default WORKDIR/lm_eval.json.')
 
@@ -40,6 +46,9 @@ def evaluate_tasks(
     num_fewshot: int | None = None,
     limit: float | None = None,
     output: str = '',
+    apply_chat_template: bool = False,
+    fewshot_as_multiturn: bool = False,
+    system_instruction: str = '',
 ) -> dict[str, Any]:
     """Runs tasks with the newest checkpoint of an experiment, or with a host that was not trained yet.
 
@@ -51,6 +60,9 @@ def evaluate_tasks(
       num_fewshot: examples in the context; None = what a task says.
       limit: examples per task, or their share below 1; None = all.
       output: JSON to write; '' = lm_eval.json in the workdir.
+      apply_chat_template: contexts are messages of a user, written by the chat template of the host.
+      fewshot_as_multiturn: then examples are messages of their own, not part of the question.
+      system_instruction: then the system message.
 
     Raises:
       UsageError: lm-eval is not installed, an unknown task, data that cannot be read, a number that
@@ -63,6 +75,12 @@ def evaluate_tasks(
         )
     if num_fewshot is not None and num_fewshot < 0:
         raise UsageError(f'--num_fewshot={num_fewshot}: must be a number of examples, 0 or more.')
+    chat = dict(fewshot_as_multiturn=fewshot_as_multiturn, system_instruction=system_instruction)
+    without = [name for name, value in chat.items() if value and not apply_chat_template]
+    if without:
+        raise UsageError(
+            f'--{without[0]}: is of chats; add --apply_chat_template, or leave it out.'
+        )
     include_path = include_path and str(Path(include_path).expanduser())
     if include_path and not Path(include_path).is_dir():
         raise UsageError(f'--include_path={include_path}: there is no such folder.')
@@ -78,6 +96,8 @@ def evaluate_tasks(
         require_writable(experiment.workdir / 'lm_eval.json', f'--workdir={experiment.workdir}')
     print(f'Scoring step {step:,} of {experiment.workdir} ...')
     model = lm_eval.LongMemLM.of_experiment(experiment, params)
+    if apply_chat_template:
+        model.chat_template(True)  # a folder without one is said before anything is scored
     try:
         results = lm_eval.simple_evaluate(
             model,
@@ -86,6 +106,9 @@ def evaluate_tasks(
             limit=limit,
             task_manager=manager,
             log_samples=False,
+            apply_chat_template=apply_chat_template,
+            fewshot_as_multiturn=fewshot_as_multiturn,
+            system_instruction=system_instruction or None,
         )
     except Exception as error:
         empty = isinstance(error, StopIteration)  # as the package says it
@@ -130,6 +153,9 @@ def _evaluate_tasks(experiment: Experiment) -> None:
         num_fewshot=_NUM_FEWSHOT.value,
         limit=_LIMIT.value,
         output=_OUTPUT.value,
+        apply_chat_template=_CHAT.value,
+        fewshot_as_multiturn=_MULTITURN.value,
+        system_instruction=_SYSTEM.value,
     )
 
 

@@ -3,6 +3,7 @@
     import lm_eval
     import longmem_jax.hosts.evaluation.lm_eval
     lm_eval.simple_evaluate('longmem_jax', model_args='workdir=DIR', tasks=['blimp'])
+    lm_eval.simple_evaluate('longmem_jax', model_args='pretrained=FOLDER,memory=moba', tasks=['blimp'])
 
 or `python -m longmem_jax.hosts.commands.lm_eval --workdir=DIR --tasks=blimp`. With a memory there is no
 longest context: one of any length is read into memory, a document is scored with the memory carried from
@@ -10,7 +11,9 @@ its first token to its last. A plain decoder reads at most its own context, as l
 end of a longer text, or windows of a longer document. Contexts that requests share are read once.
 """
 
+import functools
 import itertools
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.config.files import configure
 from longmem_jax.config.saved import saved_config
 from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.tokenizers import Tokenizer
@@ -27,6 +32,7 @@ from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.contexts import num_full
 from longmem_jax.generation.continuations import complete_texts
+from longmem_jax.hosts import chat
 from longmem_jax.models.stack import context_of
 
 try:
@@ -51,15 +57,25 @@ GENERATION: dict[str, Any] = {
 
 @register_model('longmem_jax')
 class LongMemLM(LM):
-    """The three methods that all tasks of lm-eval are made of.
+    """The three methods that all tasks of lm-eval are made of, and those of chats.
 
     `likelihood.reader.tokens_read` counts the tokens of contexts.
     """
 
-    def __init__(self, likelihood: Likelihood, tokenizer: Tokenizer, conventions: Conventions):
-        """Takes parts that are loaded; see `of_experiment`."""
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        tokenizer: Tokenizer,
+        conventions: Conventions,
+        data: Any = None,
+    ):
+        """Takes parts that are loaded; see `of_experiment`.
+
+        `data` is `config.data`, which says where a chat template is.
+        """
         super().__init__()
         self.likelihood, self.tokenizer, self.conventions = likelihood, tokenizer, conventions
+        self._data = data
 
     @classmethod
     def of_experiment(cls, experiment: Experiment, params: Any, batch_size: int = 0) -> 'LongMemLM':
@@ -72,36 +88,60 @@ class LongMemLM(LM):
         likelihood = Likelihood(experiment.evaluation_model, params, experiment.mesh, lanes, print)
         conventions = experiment.conventions()
         print(conventions.in_words(experiment.tokenizer))
-        return cls(likelihood, experiment.tokenizer, conventions)
+        return cls(likelihood, experiment.tokenizer, conventions, experiment.config.data)
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> 'LongMemLM':
-        """A run by its folder: `workdir=DIR`, and maybe `batch_size=N`.
+        """A run by its folder, `workdir=DIR`, or a pretrained decoder by its own, `pretrained=FOLDER`.
+
+        `batch_size=N` may be given, and for a decoder what may stand behind the colon of
+        `--config=host:path=FOLDER`, such as `memory=moba,segment=256`; without it memory=none.
 
         Raises:
-          UsageError: another argument, no run there, or none with a checkpoint.
+          UsageError: another argument, no run there or none with a checkpoint, or no such decoder.
         """
         given = {
             name: value
             for name, value in {**arg_dict, **(additional_config or {})}.items()
             if value is not None and name != 'max_batch_size'
         }
-        unknown = sorted(set(given) - {'workdir', 'batch_size'})
-        if unknown or 'workdir' not in given:
+        of_run = 'workdir' in given
+        unknown = sorted(set(given) - {'workdir', 'batch_size'}) if of_run else []
+        if unknown or not (of_run or 'pretrained' in given):
             raise UsageError(
-                f'model_args has {", ".join(map(str, given)) or "nothing"}: workdir=DIR is needed, '
-                'batch_size=N (texts at a time) is allowed; the device is chosen by JAX.'
+                f'model_args has {", ".join(map(str, given)) or "nothing"}: workdir=DIR is needed, or '
+                'pretrained=FOLDER; batch_size=N (texts at a time) is allowed; the device is chosen by '
+                'JAX.'
             )
-        workdir, size = Path(str(given['workdir'])).expanduser(), given.get('batch_size', 0)
+        size = given.pop('batch_size', 0)
         if not str(size).isdigit():
             raise UsageError(f'batch_size = {size}: must be a whole number of texts.')
+        if not of_run:
+            return cls._of_decoder({'memory': 'none'} | given, int(size))
+        workdir = Path(str(given['workdir'])).expanduser()
         config = saved_config(workdir)
         mesh = sharding.make_mesh(config.mesh.to_dict())
         experiment = Experiment(config, workdir, mesh)
         params, _ = experiment.restore_parameters()
         return cls.of_experiment(experiment, params, int(size))
+
+    @classmethod
+    def _of_decoder(cls, given: dict[str, Any], batch_size: int) -> 'LongMemLM':
+        """A pretrained decoder as it is, with what is put into it."""
+        path = given.pop('pretrained')
+        # A bare word of the config, such as frozen, is written frozen=True here.
+        variants = (
+            str(name) if value in (True, 'True', '') else f'{name}={value}'
+            for name, value in given.items()
+        )
+        config = configure(':'.join(('host', ','.join((f'path={path}', *variants)))))
+        mesh = sharding.make_mesh(config.mesh.to_dict())
+        with tempfile.TemporaryDirectory() as workdir:  # nothing is written
+            experiment = Experiment(config, Path(workdir), mesh)
+            params, _ = newest_parameters(experiment, print)
+            return cls.of_experiment(experiment, params, batch_size)
 
     @classmethod
     def create_from_arg_string(
@@ -115,6 +155,42 @@ class LongMemLM(LM):
     def tokenizer_name(self) -> str:
         """Names the tokenizer in the harness's caches."""
         return self.tokenizer.fingerprint()
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The source of the chat template, or None if none is wanted; a folder has one.
+
+        Raises:
+          UsageError: a template is asked for by name, or as in `apply_chat_template`.
+        """
+        if isinstance(chat_template, str):
+            raise UsageError(
+                f'apply_chat_template={chat_template}: must be True; the folder has one template.'
+            )
+        return self._chats.source if chat_template else None
+
+    @functools.cached_property
+    def _chats(self) -> chat.ChatTemplate:
+        option = '--apply_chat_template'
+        folder = chat.folder_of(self._data, option)
+        return chat.load_template(folder, self.conventions.special, option)
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """The text of a conversation, as the template of the tokenizer's folder writes it.
+
+        Args:
+          chat_history: messages, each with 'role' and 'content'.
+          add_generation_prompt: end with what begins the next message; False: the last message is
+            not ended, so that it can be continued.
+
+        Raises:
+          UsageError: there is no template, or it refuses the messages.
+        """
+        template = self._chats
+        if add_generation_prompt:
+            return template.render(chat_history)
+        return template.render_open(chat_history)
 
     def _encode(self, text: str) -> np.ndarray:
         """Tokens of a text, int32 [n]."""

@@ -15,6 +15,7 @@ from longmem_jax.data.load import make_tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.hosts.chat import ChatTemplate, load_template
 from longmem_jax.hosts.commands.chat import template_of
 from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.commands.train_test import small_config
@@ -106,6 +107,17 @@ def test_the_answer_ends_and_nothing_after_its_end_is_remembered(
         )
     assert len(saved) == 4
     assert all(7 not in pending[0, :-1].tolist() for pending in saved)
+
+
+def test_a_message_can_be_left_open(experiment, folder):
+    template = load_template(folder, {'bos_token': '<s>'})
+    messages = [dict(role='user', content='who'), dict(role='assistant', content=' you are ')]
+    assert template.render_open(messages) == '<s><|user|>who<|assistant|> you are '
+    strips = ChatTemplate(TEMPLATE.replace("['content']", "['content'] | trim"), 'x', {})
+    assert strips.render_open(messages) == '<|user|>who<|assistant|>you are'
+    silent = ChatTemplate('x', 'chat_template.jinja', {})
+    with pytest.raises(UsageError, match='leaves out the last message'):
+        silent.render_open(messages)
 
 
 def test_folders_that_cannot_chat(experiment, folder, tmp_path, monkeypatch):

@@ -25,6 +25,9 @@ from longmem_jax.hosts.evaluation.lm_eval import LongMemLM  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]
 CONTEXT, WRITTEN = 64, 12
+CHAT = """{%- if bos_token %}{{ bos_token }}{% endif %}
+{%- for message in messages %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
 WORDS = 'alpha beta gamma delta epsilon zeta eta theta iota kappa'.split()
 SIZES = dict(vocab_size=300, initializer_range=0.3)
 COMMON = SIZES | dict(
@@ -78,7 +81,8 @@ def save_tokenizer(folder, special, writes_begin):
     )
     made.save(str(folder / 'tokenizer.json'))
     settings = dict(tokenizer_class='PreTrainedTokenizerFast', clean_up_tokenization_spaces=False)
-    (folder / 'tokenizer_config.json').write_text(json.dumps(settings | special))
+    settings |= special | dict(chat_template=CHAT)
+    (folder / 'tokenizer_config.json').write_text(json.dumps(settings))
 
 
 @pytest.fixture(scope='module', params=HOSTS)
@@ -134,6 +138,30 @@ def test_greedy_texts_end_where_theirs_end(both):
     assert found == wanted
     sizes = [len(ours.tokenizer.encode(text.encode())) for text in found]
     assert min(sizes) < WRITTEN - 2, 'no text has ended early, so ends were not tried'
+
+
+@pytest.mark.parametrize('ended', [True, False])
+def test_chats_are_theirs(both, ended):
+    """The text of a conversation, a begin token that the template writes once, and the answer."""
+    _, theirs, ours = both
+    last = dict(role='user' if ended else 'assistant', content=' alpha beta ')
+    messages = [dict(role='system', content='gamma'), dict(role='user', content='delta'), last]
+    texts = [lm.apply_chat_template(messages, ended) for lm in (theirs, ours)]
+    assert texts[0] == texts[1] and ours.chat_template(True) == CHAT
+    settings = dict(until=['\n\n'], max_gen_toks=WRITTEN, do_sample=False)
+    request = asked('generate_until', (texts[0], settings))
+    assert ours.generate_until(request, True) == theirs.generate_until(request, True)
+
+
+def test_a_folder_is_enough(both):
+    _, theirs, ours = both
+    folder = theirs.tokenizer.name_or_path
+    again = LongMemLM.create_from_arg_string(f'pretrained={folder},segment=16,batch_size=8')
+    request = asked('loglikelihood', ('alpha beta', ' gamma'))
+    found, wanted = (lm.loglikelihood(request, True)[0][0] for lm in (again, ours))
+    assert found == pytest.approx(wanted, rel=1e-5)
+    other = LongMemLM.create_from_arg_string(f'pretrained={folder},memory=sinks,segment=16')
+    assert 'sinks' in other.likelihood.reader.model.config.attention
 
 
 def test_rolling(both):

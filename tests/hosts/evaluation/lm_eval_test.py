@@ -237,7 +237,9 @@ def test_the_harness_finds_the_model_by_its_name(trained, model):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        ('', 'nothing: workdir=DIR is needed'),
+        ('', 'nothing: workdir=DIR is needed, or pretrained=FOLDER'),
+        ('pretrained=/nowhere/at/all', 'no such file or folder'),
+        ('pretrained=/nowhere,memry=infini', 'memry'),
         ('workdir=/nowhere,dtype=float', 'model_args has workdir, dtype'),
         ('workdir=/nowhere', 'no config.json there'),
         ('workdir=/nowhere,batch_size=auto', 'must be a whole number'),
