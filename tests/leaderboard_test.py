@@ -122,6 +122,22 @@ def test_published_cells_are_taken(tmp_path, ran):
     assert sorted(table.collect(tmp_path / 'b')['mqar']['infini']) == [0, 1, 2]
 
 
+def test_cells_of_another_machine_are_compared(tmp_path, ran, capsys):
+    theirs = tmp_path / 'theirs.json'
+    there = cell('mqar', 0)
+    there['scores']['mqar']['64 x 4'] = dict(there['scores']['mqar']['64 x 4'], kept=0.9)
+    theirs.write_text(
+        json.dumps({'run': {}, 'mqar': {'linear': {'0': there, '1': cell('mqar', 1)}}})
+    )
+    arguments = [f'--output={tmp_path / "here"}', '--columns=mqar', '--rows=linear', '--seeds=2']
+    command.main([*arguments, f'--compare={theirs}'])
+    said = capsys.readouterr().out
+    assert 'mqar, linear, seed 0: 1 of 2 scores are the same\n  mqar, 64 x 4: 0.5 here, 0.9' in said
+    assert 'mqar, linear, seed 1: 2 of 2 scores are the same' in said
+    with pytest.raises(SystemExit):
+        command.main([*arguments, '--compare=/nowhere.json'])
+
+
 def test_a_failed_cell_is_told_and_tried_again(tmp_path, ran, monkeypatch, capsys):
     given = [f'--output={tmp_path}', '--rows=local,infini', '--columns=mqar', '--seeds=1']
     works = command.measure.scores

@@ -1,7 +1,7 @@
 r"""All memories of the library side by side: accuracy, bits per byte, bytes of state and time.
 
 python -m experiments.leaderboard --output=DIR [--rows=infini,linear] [--columns=mqar,surface] \
-    [--seeds=3] [--minutes=60] [--full] [--novels=FOLDER] [-- --config.FIELD=VALUE ...]
+    [--seeds=3] [--minutes=60] [--full] [--novels=FOLDER] [--compare=FILE] [-- --config.FIELD=VALUE ...]
 
 Rows are all memories, in one backbone (`configs/leaderboard.py`) with equal parameters; `rows.py` says
 how. A cell is a row, a column and a seed. Finished cells are kept, and of the surface every test, so the
@@ -10,6 +10,8 @@ the table of what is there, DIR/leaderboard.md and .json, three figures, and the
 in DIR.
 `--output=experiments/leaderboard` begins with the published cells. No cell of a row begins after the row
 has taken `--minutes` in all. `--minutes=0` runs nothing: it only writes the table.
+`--compare=FILE` says how the cells of DIR differ from those of FILE, the `leaderboard.json` of another
+machine: to check its numbers, run one of its cells in an empty DIR.
 """
 
 import argparse
@@ -38,9 +40,12 @@ def parse(given: list[str]) -> argparse.Namespace:
     add_seeds(parser)
     parser.add_argument('--minutes', type=float, default=60.0)
     parser.add_argument('--novels', default='')
+    parser.add_argument('--compare', type=Path, help='leaderboard.json of another machine')
     parser.add_argument('--full', action='store_true', help='the large backbone, for accelerators')
     options = parse_with_flags(parser, given)
     options.size = '' if options.full else 'tiny'
+    if options.compare and not options.compare.is_file():
+        parser.error(f'--compare={options.compare}: no such file')
     if not options.minutes >= 0:
         parser.error(f'--minutes={options.minutes}: must be 0 or more')
     try:
@@ -61,6 +66,8 @@ def main(given: list[str]) -> int:
     pages.write(options.output, found)
     pictures.draw(found, options.output)
     print(text)
+    if options.compare:
+        print('\n'.join(cells.compared(found, cells.of_file(options.compare))))
     return min(failed, 1)
 
 

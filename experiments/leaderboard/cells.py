@@ -11,6 +11,7 @@ from typing import Any
 from experiments import provenance
 from longmem_jax.errors import UsageError
 
+Cells = dict[str, dict[str, dict[int, dict[str, Any]]]]  # by column, row and seed
 FILE = 'leaderboard.json'
 FLOORS = 'floors'  # the row of rules without a learned memory
 
@@ -41,7 +42,7 @@ def save(output: Path, column: str, row: str, seed: int, cell: dict[str, Any]) -
     provenance.save(path(output, column, row, seed), cell, [seed])
 
 
-def of_file(file: Path) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
+def of_file(file: Path) -> Cells:
     """The cells of a file such as `leaderboard.json`: column, row, seed."""
     return {
         column: {
@@ -51,6 +52,32 @@ def of_file(file: Path) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
         for column, by_row in provenance.read(file).items()
         if column != 'run'
     }
+
+
+def compared(ours: Cells, theirs: Cells) -> list[str]:
+    """How the scores of cells that are in both differ, a line per cell; times are left out."""
+    lines = []
+    for column, row, seed in (
+        (column, row, seed)
+        for column, by_row in ours.items()
+        for row, several in by_row.items()
+        for seed in several
+        if seed in theirs.get(column, {}).get(row, {}) and column != 'speed'
+    ):
+        here, there = (side[column][row][seed]['scores'] for side in (ours, theirs))
+        tests = [(name, size) for name in here for size in here[name]]
+        apart = {
+            (name, size): (here[name][size], there[name][size])
+            for name, size in tests
+            if size in there.get(name, {}) and here[name][size] != there[name][size]
+        }
+        label = f'{column}, {row}, seed {seed}'
+        lines.append(f'{label}: {len(tests) - len(apart)} of {len(tests)} scores are the same')
+        lines += [
+            f'  {name}, {size}: {one.get("kept")} here, {other.get("kept")} there'
+            for (name, size), (one, other) in apart.items()
+        ]
+    return lines or ['no cell is in both']
 
 
 @functools.lru_cache(maxsize=1)
