@@ -142,9 +142,13 @@ def get_config(arg=''):
             return
         numbers = where['layers'] and grafting.numbers(where['layers'], config.model.num_layers)
         if name == 'none' and (where['layers'] or where['rotary'] or where['beside']):
-            raise UsageError(
-                'memory=none: leave out layers=, position= and beside, which place a memory.'
-            )
+            out = 'leave out layers=, position= and beside, which place a memory'
+            if length and 'memory' not in given:
+                raise UsageError(
+                    f'{host["source"]}: this host was exported with a memory, which stays where it is; '
+                    f'{out}, or give the folder of the host without a memory.'
+                )
+            raise UsageError(f'memory=none: {out}.')
         if name == 'none':
             grafting.keep_plain(config, host['context'])
         elif host['context']:

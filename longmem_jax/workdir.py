@@ -26,19 +26,18 @@ _held: dict[tuple[int, int], '_Lock | None'] = {}
 
 @contextlib.contextmanager
 def workdir_of(workdir: str, *, trained: bool = False, writes: bool = True) -> Iterator[Path]:
-    """`prepare_workdir` for a block; a folder that it made goes again if the block is refused.
+    """`prepare_workdir` for a block; a folder that it made goes again if the block leaves it empty.
 
-    Only while nothing is in it.
+    So does one that is refused, or that reads a pretrained model alone.
     """
     is_new = not os.path.lexists(Path(workdir).expanduser())
     path = prepare_workdir(workdir, trained=trained, writes=writes)
     try:
         yield path
-    except UsageError:
+    finally:
         if is_new:
             with contextlib.suppress(OSError):  # something is in it, or it is gone
                 path.rmdir()
-        raise
 
 
 def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True) -> Path:

@@ -131,6 +131,14 @@ def test_a_refused_command_leaves_no_empty_folder(tmp_path):
         assert (tmp_path / name).exists() == left, name
 
 
+def test_a_command_that_writes_nothing_leaves_no_empty_folder(tmp_path):
+    (tmp_path / 'there').mkdir()
+    for name, left in (('new', False), ('there', True)):
+        with workdir_of(str(tmp_path / name), writes=False) as path:
+            assert path.is_dir()
+        assert (tmp_path / name).exists() == left, name
+
+
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
     victim, run = tmp_path / 'victim', tmp_path / 'run'
     victim.write_text('precious')

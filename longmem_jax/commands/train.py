@@ -155,8 +155,9 @@ class LanguageModelTask:
             self._progress.say(f'Note: {note}')
         if divided := division(config.data):
             self._progress.say(f'Note: {divided}')
-        for left_out in of_pairs(self.corpora['train']):
-            self._progress.say(f'Note: {left_out}.')
+        for split, corpus in self.corpora.items():
+            for said in of_pairs(corpus):
+                self._progress.say(f'Note: {split}: {said}.')
         if decay := config.train.ema_decay:
             self._progress.say(
                 f'Note: config.train.ema_decay = {decay}: the average of the parameters is scored.'

@@ -1,7 +1,7 @@
 """Translates whole splits, with BLEU, and prompts."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,13 @@ import jax
 from longmem_jax import files
 from longmem_jax.data.documents import require_split
 from longmem_jax.data.parallel import lines_of
+from longmem_jax.data.warnings import of_pairs
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.evaluation.tables import show
 from longmem_jax.experiment import Experiment
-from longmem_jax.generation.text import read_prompt
+from longmem_jax.generation.text import read_prompt, say_aside
 from longmem_jax.generation.translator import Translator, bleu, require_libraries
 from longmem_jax.reporting.progress import Progress
 
@@ -34,7 +35,7 @@ def translate_split(
     count = min(len(pairs), settings.max_sentences or len(pairs))
     texts, references = zip(*(pairs[i] for i in range(count)), strict=True)
     progress.say(f'Translating {count:,} sentences of {split}, {settings.beams} beams ...')
-    translations = _translated(experiment, params, texts)
+    translations = _translated(experiment, params, texts, lambda said: progress.say(f'Note: {said}.'))
     score, signature = bleu(translations, list(references))
     result = {
         'bleu': score,
@@ -66,10 +67,13 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Any]:
     progress = Progress(0, log_every=0)
     params, step = experiment.restore_parameters()
     progress.say(f'Evaluating step {step:,} of {experiment.workdir}.')
+    corpus = experiment.corpus(split)
+    for cut in of_pairs(corpus):
+        progress.say(f'Note: {split}: {cut}.')
     evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, experiment.config)
     result, _ = evaluator.evaluate(
         params,
-        experiment.corpus(split),
+        corpus,
         split,
         max_segments=experiment.config.evaluate.max_test_segments,
     )
@@ -80,7 +84,11 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Any]:
 
 
 def _translated(
-    experiment: Experiment, params: Any, texts: Sequence[str], beams: int | None = None
+    experiment: Experiment,
+    params: Any,
+    texts: Sequence[str],
+    say: Callable[[str], Any],
+    beams: int | None = None,
 ) -> list[str]:
     config = experiment.config.copy_and_resolve_references()
     if beams:
@@ -91,7 +99,7 @@ def _translated(
         config.translate,
         config.data.pairs.max_target,
     )
-    return translator(params, texts)
+    return translator(params, texts, say)
 
 
 def _output_path(experiment: Experiment, split: str) -> Path:
@@ -125,7 +133,7 @@ def translate_prompt(experiment: Experiment, text: str, beams: int | None = None
         )
     sharding.require_one_process('--mode=generate')
     params, _ = experiment.restore_parameters()
-    found = iter(_translated(experiment, params, said, beams))
+    found = iter(_translated(experiment, params, said, say_aside, beams))
     # Line i of what is printed translates line i, as in files of pairs.
     translations = [' '.join(next(found).split('\n')) if line.strip() else '' for line in lines]
     text = '\n'.join(translations)

@@ -84,12 +84,16 @@ def load_pairs(data: Any, split: str) -> Any:
         raise UsageError(
             f'config.data.path = {data.path}: must be a folder with train.{languages[0]} and so on.'
         )
-    files = (file_of(root, split, language) for language in languages)
+    files = [file_of(root, split, language) for language in languages]
     source, target = (lines_of(read_whole(file).decode('utf-8', 'replace')) for file in files)
     if len(source) != len(target):
+        from longmem_jax.data.warnings import warning_of  # which reads pairs itself
+
+        # A file that is no UTF-8 has breaks in other places.
+        odd = ''.join(f' {file} {said}.' for file in files if (said := warning_of(file)))
         raise UsageError(
-            f'config.data.path = {data.path}: {split} has {len(source)} lines of {languages[0]} and '
-            f'{len(target)} of {languages[1]}; line i of one must translate line i of the other.'
+            f'config.data.path = {data.path}: {split} has {len(source):,} lines of {languages[0]} and '
+            f'{len(target):,} of {languages[1]}; line i of one must translate line i of the other.{odd}'
         )
     return list(zip(source, target, strict=True))
 
@@ -123,11 +127,12 @@ class PairCorpus:
     The tokenizer's begin token also ends a target.
 
     Attributes:
-      left_out: number of pairs that are left out.
+      left_out: number of pairs that training leaves out.
+      cut: number of pairs of another split of which evaluation cuts a side.
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer):
-        """Tokenizes all pairs of a training split once, to find those that are too long.
+        """Tokenizes all pairs once, to find those that are too long.
 
         Raises:
           UsageError: no pair that fits, or an empty split.
@@ -135,9 +140,12 @@ class PairCorpus:
         self.tokenizer, self.pairs = tokenizer, load_pairs(data, split)
         self._max_source, self._max_target = data.pairs.max_source, data.pairs.max_target
         self._indices = np.arange(len(self.pairs))
+        self.cut = 0
         if split == 'train':
             fitting = [i for i in range(len(self.pairs)) if self._fits(i)]
             self._indices = np.asarray(fitting, np.int64)
+        else:
+            self.cut = sum(self._is_cut(i) for i in range(len(self.pairs)))
         self.left_out = len(self.pairs) - len(self._indices)
         if not len(self._indices):
             said = f'{number_of(len(self.pairs), "pair")} of {split}'
@@ -156,19 +164,26 @@ class PairCorpus:
         source, target = self.sides(index)
         return 0 < len(source) <= self._max_source and 0 < len(target) < self._max_target
 
+    def _is_cut(self, index: int) -> bool:
+        source, target = self.sides(index)
+        return len(source) > self._max_source or len(target) >= self._max_target
+
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
         index = int(self._indices[index])
-        source, target = self.sides(index)
-        target, end = target[: self._max_target - 1], [self.tokenizer.begin]
+        source, whole = self.sides(index)
+        target, end = whole[: self._max_target - 1], [self.tokenizer.begin]
+        num_bytes: float = len(self.pairs[index][1].encode())
+        if len(target) < len(whole):  # else bits per byte, of fewer tokens, would be too low
+            num_bytes *= len(target) / len(whole)
         unscored = np.zeros((self._max_source,), np.int32)
         scored = np.concatenate([unscored, np.ones((len(target) + 1,), np.int32)]).astype(np.uint8)
         source = source_places(source, self._max_source)
         return TokenizedDocument(
             tokens=np.concatenate([unscored, target, end]).astype(np.int32),
-            num_bytes=len(self.pairs[index][1].encode()),
+            num_bytes=num_bytes,
             inputs=np.concatenate([source, end, target]).astype(np.int32),
             scored=scored,
         )

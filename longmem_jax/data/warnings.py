@@ -21,7 +21,7 @@ from longmem_jax.data.text_files import (
     has_splits,
     kind_of,
 )
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, number_of
 
 LOOKED_AT = 1 << 16  # bytes at the beginning of a file
 FILES = 8  # of every split
@@ -122,11 +122,16 @@ def of_unknown(corpus: AnyCorpus) -> Iterator[str]:
 
 
 def of_pairs(corpus: AnyCorpus) -> Iterator[str]:
-    """A sentence if pairs of a translator's training split are left out."""
+    """A sentence if pairs of a translator's split are left out of training, or cut in evaluation."""
     if left_out := getattr(corpus, 'left_out', 0):
         yield (
             f'{left_out:,} of {left_out + len(corpus):,} pairs are left out, since a side is empty or '
             'longer than config.data.pairs.max_source or max_target'
+        )
+    if cut := getattr(corpus, 'cut', 0):
+        yield (
+            f'{cut:,} of {number_of(len(corpus), "pair")} are cut, since a side is longer than '
+            'config.data.pairs.max_source or max_target'
         )
 
 

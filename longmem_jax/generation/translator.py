@@ -1,7 +1,7 @@
 """Translation by beam search, and BLEU."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from longmem_jax import stopping
 from longmem_jax.data.parallel import source_places
 from longmem_jax.data.tokenizers import Tokenizer
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, number_of
 from longmem_jax.generation.beam_search import beam_search
 
 
@@ -34,13 +34,19 @@ class Translator:
         )
         self._search = jax.jit(search, static_argnums=(2, 3))
 
-    def __call__(self, params: Any, texts: Iterable[str]) -> list[str]:
-        """The best translation of every text; sources are cut at `max_source` tokens."""
+    def __call__(
+        self, params: Any, texts: Iterable[str], say: Callable[[str], Any] = lambda said: None
+    ) -> list[str]:
+        """The best translation of every text; `say` gets a line if sources are cut at `max_source`."""
         max_source = self.model.config.seq2seq.max_source
         lanes, beams = self.settings.num_lanes, self.settings.beams
-        sources = [
-            source_places(self.tokenizer.encode(text.encode()), max_source) for text in texts
-        ]
+        encoded = [self.tokenizer.encode(text.encode()) for text in texts]
+        if cut := sum(len(tokens) > max_source for tokens in encoded):
+            say(
+                f'Of {number_of(cut, "text")} only the first {max_source:,} tokens are translated: the '
+                'model reads no more (config.model.seq2seq.max_source). Give shorter lines'
+            )
+        sources = [source_places(tokens, max_source) for tokens in encoded]
         translations: list[np.ndarray] = []
         for start in range(0, len(sources), lanes):
             batch = sources[start : start + lanes]

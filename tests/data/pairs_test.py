@@ -52,6 +52,10 @@ def test_long_pairs_are_left_out_of_training_and_cut_in_evaluation(tmp_path):
     assert bytes(test[1].inputs[:8].astype(np.uint8)) == b'far too '
     assert bytes(test[3].tokens[8:13].astype(np.uint8)) == b'zu la'
     assert test[3].tokens[-1] == Bytes.begin
+    # The bytes are those of the part that is scored.
+    assert [document.num_bytes for document in test] == [4, 1, 1, 5]
+    (said,) = of_pairs(test)
+    assert said.startswith('2 of 4 pairs are cut')
 
 
 def test_a_file_of_pairs_that_is_no_utf_8_is_named(tmp_path):
@@ -67,6 +71,13 @@ def test_a_file_of_pairs_that_is_no_utf_8_is_named(tmp_path):
 def test_a_vocabulary_is_learnt_from_both_sides(tmp_path):
     write(tmp_path, 'train', ['one'], ['eins'])
     assert load_source(settings(tmp_path), 'train')[0].text == b'one\neins\n'
+
+
+def test_a_file_in_utf_16_whose_lines_do_not_pair_up_is_named(tmp_path):
+    write(tmp_path, 'train', ['a', 'b'], ['c', 'd'])
+    (tmp_path / 'train.en').write_text('\u0a0a\nb\n', encoding='utf-16')
+    with pytest.raises(UsageError, match='train.en looks like UTF-16'):
+        PairCorpus(settings(tmp_path), 'train', Bytes())
 
 
 @pytest.mark.parametrize(

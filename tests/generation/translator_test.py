@@ -9,6 +9,19 @@ from longmem_jax.generation.translator import Translator
 from tests.models.seq2seq_test import TARGET, VOCAB, make, parameters
 
 
+def test_a_source_that_is_cut_is_said(monkeypatch):
+    model, said = make('transformer'), []
+    words = Vocabulary(['end', 'a', 'b'], 'end')
+    settings = base().translate
+    settings.num_lanes = 2
+    translator = Translator(model, words, settings, TARGET)
+    monkeypatch.setattr(translator, '_search', lambda params, padded, *given: padded[:, :1])
+    most = model.config.seq2seq.max_source
+    assert translator({}, ['a ' * most, 'b'], said.append) == ['a', 'b'] and not said
+    assert translator({}, ['a ' * (most + 1), 'b'], said.append) == ['a', 'b']
+    assert said[0].startswith(f'Of 1 text only the first {most} tokens are translated')
+
+
 @pytest.mark.slow
 def test_ids_that_the_tokenizer_lacks_are_never_drawn():
     model = make('transformer')

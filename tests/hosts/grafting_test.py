@@ -273,6 +273,9 @@ def test_a_host_that_was_exported_with_a_memory_keeps_it_or_is_refused(tmp_path)
     assert (config.train.segment_length, config.data.add_bos) == (LENGTH, 'always')
     with pytest.raises(UsageError, match='context=2: the host has a memory already'):
         host_config.get_config(f'{folder},context=2')
+    for place in ('layers=0', 'beside'):
+        with pytest.raises(UsageError, match='was exported with a memory.*; leave out layers='):
+            host_config.get_config(f'{argument},{place}')
     both = host_config.get_config(f'{argument},memory=product_key').model
     assert (both.attention, both.feed_forward) == (('infini',) * 2, ('dense', 'product_key'))
     # What counts are names that are given, not what stands in the name of the folder.
