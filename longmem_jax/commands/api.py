@@ -103,7 +103,7 @@ def evaluate(
     """
     experiment = _of_run(workdir, changes)
     mode = modes.choose('evaluate', experiment.config, {})
-    if modes.writes(mode, experiment.config):  # noticed before anything is scored
+    if modes.writes(mode, experiment.config, {}):  # noticed before anything is scored
         prepare_workdir(str(experiment.workdir), trained=True)
     return load(mode.function)(experiment, split=split)
 
@@ -211,7 +211,7 @@ def run_mode(
         if isinstance(value, bool) and kind is not bool:
             types = ()  # to Python it is a number
         require_type(name, value, types, f'one of {kind.__name__}')
-    experiment = _experiment(config, workdir, writes=modes.writes(chosen, config))
+    experiment = _experiment(config, workdir, writes=modes.writes(chosen, config, given))
     return load(chosen.function)(experiment, **given)
 
 

@@ -80,18 +80,18 @@ def is_meant(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
     from longmem_jax.config import sections
     from longmem_jax.models.kinds import KINDS
 
-    if mode.option:
-        return mode.option in given
-    if mode.section:
+    if mode.section and not mode.option:
         return sections.in_use(config, mode.section)
-    return KINDS[config.model.kind].reads in mode.reads
+    fits = KINDS[config.model.kind].reads in mode.reads
+    return fits and (not mode.option or mode.option in given)
 
 
-def writes(mode: Mode, config: Any) -> bool:
+def writes(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
     """Whether a mode puts files into the workdir; the others read a run that may be read-only, and
     write where an option says.
 
-    An evaluation does if its task has a series, or its source scores of its own.
+    An evaluation does if its task has a series, or its source scores of its own. A series is not scored
+    from the memory of one text, which the option `load_state` names.
     """
     if mode.writes or mode.name != 'evaluate':
         return mode.writes
@@ -100,7 +100,7 @@ def writes(mode: Mode, config: Any) -> bool:
 
     source = config.data.source
     if source in TASKS:
-        return TASKS[source].series is not None
+        return TASKS[source].series is not None and not given.get('load_state')
     found = SOURCES.get(source)
     if found is None or not found.scores:
         return False

@@ -113,7 +113,8 @@ def _run_mode(config: Any, name: str) -> None:
     facts = {'config': config.to_dict(), '--mode': name, '--workdir': _WORKDIR.value}
     processes.require_same(facts | processes.installed())
     trained = mode.trained and not of_host(config)
-    with workdir_of(_WORKDIR.value, trained=trained, writes=modes.writes(mode, config)) as workdir:
+    writes = modes.writes(mode, config, given)
+    with workdir_of(_WORKDIR.value, trained=trained, writes=writes) as workdir:
         processes.require_shared(workdir)
         if mode.documents and jax.process_index() == 0:  # training says it where it says all
             for text in warnings_of(config.data):

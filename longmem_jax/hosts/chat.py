@@ -108,14 +108,15 @@ def folder_of(data: Any, option: str) -> Path:
     Raises:
       UsageError: it is neither.
     """
-    path = Path(data.tokenizer.path).expanduser()
+    given = data.tokenizer.path
+    path = Path(given).expanduser()
     if data.tokenizer.kind == 'bytes':
         raise UsageError(
             f'{option}: this run reads bytes and has no chat template; leave out {option}.'
         )
-    if not model_files.is_model(path):
+    if not given or not model_files.is_model(path):  # '' would be the folder where we are
         raise UsageError(
-            f'{option} with config.data.tokenizer.path = {str(path)!r}: a chat template is in the '
+            f'{option} with config.data.tokenizer.path = {given!r}: a chat template is in the '
             'folder or the GGUF file of a pretrained model; set the path to that folder, or leave out '
             f'{option}.'
         )

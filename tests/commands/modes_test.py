@@ -34,8 +34,17 @@ def config_of(source, **task):
 )
 def test_an_evaluation_writes_what_its_task_or_source_writes(source, task, writes):
     config = config_of(source, **task)
-    assert modes.writes(modes.choose('evaluate', config, {}), config) == writes
-    assert not modes.writes(modes.choose('generate', config, {}), config)
+    assert modes.writes(modes.choose('evaluate', config, {}), config, {}) == writes
+    assert not modes.writes(modes.choose('generate', config, {}), config, {})
+
+
+def test_a_chat_is_for_models_of_texts():
+    config = base()
+    assert modes.choose('generate', config, {'chat': True}).option == 'chat'
+    for kind, message in (('seq2seq', '--chat: not for --mode=generate'), ('text_encoder', 'not for')):
+        config.model.kind = kind
+        with pytest.raises(UsageError, match=message):
+            modes.choose('generate', config, {'chat': True})
 
 
 @pytest.mark.parametrize('name, said', [('generate', True), ('score', True), ('train', False)])
@@ -67,13 +76,20 @@ def test_a_section_that_is_switched_off_is_said(capsys):
         modes.choose('evaluate', config, dict(save_state='x'))
 
 
+def test_a_series_is_not_scored_from_a_memory_of_one_text():
+    config = config_of('recall')
+    given = dict(load_state='x', save_state='')
+    mode = modes.choose('evaluate', config, given)
+    assert modes.writes(mode, config, {}) and not modes.writes(mode, config, given)
+
+
 def test_all_series_and_all_scores_count():
     """Also those of later tasks and sources."""
     names = [name for name, task in TASKS.items() if task.series]
     names += [name for name, each in SOURCES.items() if each.scores and each.reads == 'texts']
     for name in names:
         config = config_of(name, respond=True)
-        assert modes.writes(modes.choose('evaluate', config, {}), config), name
+        assert modes.writes(modes.choose('evaluate', config, {}), config, {}), name
 
 
 def test_a_read_only_folder_is_noticed_before_anything_is_scored(tmp_path, monkeypatch):

@@ -131,6 +131,8 @@ def test_folders_that_cannot_chat(experiment, folder, tmp_path, monkeypatch):
     experiment.config.data.tokenizer.path = str(plain)
     with pytest.raises(UsageError, match='names no token that ends an answer'):
         answer(experiment, monkeypatch, 'who')
-    experiment.config.data.tokenizer.path = str(plain / 'tokenizer.json')
-    with pytest.raises(UsageError, match='set the path to that folder, or leave out --chat'):
-        answer(experiment, monkeypatch, 'who')
+    monkeypatch.chdir(folder)  # a path that is empty is not the folder where we are
+    for path in (str(plain / 'tokenizer.json'), ''):
+        experiment.config.data.tokenizer.path = path
+        with pytest.raises(UsageError, match='set the path to that folder, or leave out --chat'):
+            answer(experiment, monkeypatch, 'who')
