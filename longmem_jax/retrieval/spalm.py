@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.config import saved
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import shared_out
 from longmem_jax.devices import initial
@@ -76,6 +77,13 @@ def _start(experiment: Experiment) -> Any:
     return initial.arrays(lambda: experiment.make_state().params, experiment.state_shardings.params)
 
 
+def _keep_config(experiment: Experiment) -> None:
+    """Leaves `config.json` for later commands; a folder where a model was trained has one."""
+    path = experiment.workdir / 'config.json'
+    if jax.process_index() == 0 and not path.exists():
+        saved.write(experiment.config.copy_and_resolve_references(), path)
+
+
 def train(experiment: Experiment, split: str = 'train') -> Path:
     """`--mode=train_spalm`: trains the gate, and the model with it unless it is frozen.
 
@@ -91,6 +99,7 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     _require_apart(config.train)
     params, keys = _start(experiment), open_keys(experiment)
     folder = own_folder(experiment.workdir / 'spalm')
+    _keep_config(experiment)
     settings = config.retrieval.spalm
     num_steps = settings.num_steps or config.train.num_steps
     progress = Progress(num_steps, log_every=config.train.log_every)
@@ -122,7 +131,7 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
     if not (folder / 'about.json').exists():
         raise UsageError(f'{folder}: no trained gate; make one with --mode=train_spalm.')
     parameters = folder / 'parameters.safetensors'
-    saved, _ = tensor_file.read(parameters)
+    tensors, _ = tensor_file.read(parameters)
     about = schema.require(
         json_file.read(folder / 'about.json'), schema.fields({}, others=True), folder / 'about.json'
     )
@@ -136,8 +145,8 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
 
     def take(name: str, like: Any) -> np.ndarray:
         then = f': delete {folder} and run --mode=train_spalm'
-        tensor_file.require_shapes(saved, {name: like}, str(parameters), then)
-        return saved[name]
+        tensor_file.require_shapes(tensors, {name: like}, str(parameters), then)
+        return tensors[name]
 
     weights = jax.ShapeDtypeStruct((experiment.config.model.d_model,), np.float32)
     scale = (

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from configs import spalm_wikitext103
+from longmem_jax.config import saved
 from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum
 from longmem_jax.reporting.writers import read_metrics
@@ -164,6 +165,16 @@ def test_a_fresh_spalm_needs_no_run_of_its_own_and_others_are_refused_at_once(mo
     config.model.cutoffs = (9,)
     with pytest.raises(UsageError, match=r'model.cutoffs = \(9,\), .*: SPALM needs one table'):
         spalm.train(SimpleNamespace(config=config))
+
+
+def test_a_fresh_spalm_leaves_its_config_for_later_commands(tmp_path):
+    config = spalm_wikitext103.get_config('tiny')
+    run = SimpleNamespace(config=config, workdir=tmp_path)
+    spalm._keep_config(run)
+    assert saved.saved_config(tmp_path).to_dict() == config.to_dict()
+    config.data.seed = 7  # the config of a trained model stays
+    spalm._keep_config(run)
+    assert saved.saved_config(tmp_path).data.seed != 7
 
 
 class Told:
