@@ -160,10 +160,17 @@ class Experiment:
         return checkpoint.of_run(self.workdir, self.config.checkpoint, same, report, going_on)
 
     def other_checkpointer(
-        self, identity: dict[str, Any], report: Callable[[str], None], *, writes: bool = False
+        self,
+        identity: dict[str, Any],
+        report: Callable[[str], None],
+        *,
+        writes: bool = False,
+        **sections: Any,
     ) -> Checkpointer:
-        """The same for a learner or an agent; `identity` is what its checkpoints must match."""
-        going_on = GoingOn(settings=settings_of(self.config)) if writes else None
+        """The same for a learner or an agent; `identity` is what its checkpoints must match, `sections`
+        as in `settings_of`.
+        """
+        going_on = GoingOn(settings=settings_of(self.config, **sections)) if writes else None
         return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
 
     def going_on(self, corpus: AnyCorpus | None = None) -> GoingOn:

@@ -99,3 +99,9 @@ class Built:
             'config.train.num_lanes': config.train.num_lanes,
             'config.optimizer.name': config.optimizer.name,
         }
+
+    def learning(self) -> dict[str, Any]:
+        """The fields of `config.reinforcement` that may differ where training continues."""
+        others = ('environment', 'task', 'episodes', 'test_episodes')
+        given = self.config.reinforcement.to_dict()
+        return {name: value for name, value in given.items() if name not in others}

@@ -42,7 +42,9 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     progress = Progress(train.num_steps, log_every=train.log_every)
     ended = runner.run(
         AgentTask(built, workdir, writer, progress),
-        saver=experiment.other_checkpointer(built.identity(), progress.say, writes=True),
+        saver=experiment.other_checkpointer(
+            built.identity(), progress.say, writes=True, reinforcement=built.learning()
+        ),
         writer=writer,
         progress=progress,
         profile=workdir / 'profile' if profile else None,

@@ -35,7 +35,9 @@ def translate_split(
     count = min(len(pairs), settings.max_sentences or len(pairs))
     texts, references = zip(*(pairs[i] for i in range(count)), strict=True)
     progress.say(f'Translating {count:,} sentences of {split}, {settings.beams} beams ...')
-    translations = _translated(experiment, params, texts, lambda said: progress.say(f'Note: {said}.'))
+    translations = _translated(
+        experiment, params, texts, lambda said: progress.say(f'Note: {said}.')
+    )
     score, signature = bleu(translations, list(references))
     result = {
         'bleu': score,

@@ -46,7 +46,7 @@ from longmem_jax.retrieval.spalm_task import SpalmTask, Trained, describe
 from longmem_jax.retrieval.spalm_text import Inputs, Text
 from longmem_jax.training import runner
 from longmem_jax.training.checkpoint import Checkpointer
-from longmem_jax.training.identity import differing_fields
+from longmem_jax.training.identity import GoingOn, differing_fields, settings_of
 from longmem_jax.training.optimizer import parameter_path
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
@@ -75,6 +75,11 @@ def _start(experiment: Experiment) -> Any:
     if experiment.config.retrieval.spalm.start == 'trained':
         return experiment.restore_parameters()[0]
     return initial.arrays(lambda: experiment.make_state().params, experiment.state_shardings.params)
+
+
+def _learning(spalm: Any) -> dict[str, Any]:
+    """The fields of `config.retrieval.spalm` that may differ where training continues."""
+    return dict(learning_rate=spalm.learning_rate, num_steps=spalm.num_steps)
 
 
 def _keep_config(experiment: Experiment) -> None:
@@ -113,6 +118,7 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
         keep=config.checkpoint.keep,
         identity=task.identity,
         report=progress.say,
+        going_on=GoingOn(settings=settings_of(config, retrieval=dict(spalm=_learning(settings)))),
         otherwise=f'Delete {folder} to train a gate for this one.',
     )
     ended = runner.run(task, saver=saver, writer=Writer(folder), progress=progress)

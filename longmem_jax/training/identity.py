@@ -41,14 +41,18 @@ class GoingOn:
         return self.same | {name: value for name, value in kept.items() if value}
 
 
-def settings_of(config: Any) -> dict[str, Any]:
-    """The fields of a configuration that may differ where training continues, as `GoingOn.settings`."""
+def settings_of(config: Any, **sections: Any) -> dict[str, Any]:
+    """The fields of a configuration that may differ where training continues, as `GoingOn.settings`.
+
+    `sections` are those of a subject, by the name of its section.
+    """
     left_out = ('num_lanes', 'log_every', 'evaluate_every', 'max_bad_steps')
     train = {name: value for name, value in config.train.to_dict().items() if name not in left_out}
     optimizer = {
         name: value for name, value in config.optimizer.to_dict().items() if name != 'name'
     }
-    return {'config': {'train': train, 'optimizer': optimizer, 'data': {'seed': config.data.seed}}}
+    own = {'train': train, 'optimizer': optimizer, 'data': {'seed': config.data.seed}}
+    return {'config': own | sections}
 
 
 def model_of(config: Any) -> dict[str, Any]:

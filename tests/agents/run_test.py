@@ -15,6 +15,7 @@ from longmem_jax.config import checks
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import read_metrics
+from longmem_jax.training import identity
 from tests.agents.small import experiment, small_config
 from tests.stopping import stopped, stopped_in
 
@@ -147,6 +148,17 @@ def test_problems_of_lanes(tmp_path):
     assert any(
         'config.train.num_lanes = 6: must be a multiple of 8' in problem for problem in problems
     )
+
+
+def test_an_agent_that_learns_in_another_way_says_so():
+    config = small_config()
+    saved = identity.GoingOn(
+        settings=identity.settings_of(config, reinforcement=Built(config, None).learning())
+    ).stored()
+    config.reinforcement.algorithm, config.reinforcement.test_episodes = 'ppo', 9
+    given = identity.settings_of(config, reinforcement=Built(config, None).learning())
+    said = identity.other_settings(identity.plain(saved), identity.GoingOn(settings=given))
+    assert said == ["config.reinforcement.algorithm: 'a2c' in the checkpoint, 'ppo' given"]
 
 
 def test_one_episode_has_no_error_of_the_mean():

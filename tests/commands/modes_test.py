@@ -41,7 +41,10 @@ def test_an_evaluation_writes_what_its_task_or_source_writes(source, task, write
 def test_a_chat_is_for_models_of_texts():
     config = base()
     assert modes.choose('generate', config, {'chat': True}).option == 'chat'
-    for kind, message in (('seq2seq', '--chat: not for --mode=generate'), ('text_encoder', 'not for')):
+    for kind, message in (
+        ('seq2seq', '--chat: not for --mode=generate'),
+        ('text_encoder', 'not for'),
+    ):
         config.model.kind = kind
         with pytest.raises(UsageError, match=message):
             modes.choose('generate', config, {'chat': True})
