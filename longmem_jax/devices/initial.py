@@ -13,4 +13,6 @@ OPTIONS = {'gpu': {'xla_disable_hlo_passes': 'multi_output_fusion'}}
 def arrays(make: Callable[[], Any], shardings: Any = None) -> Any:
     """The arrays of `make()`, compiled as one program, where `shardings` (a tree like theirs) says."""
     options = OPTIONS.get(jax.default_backend())
-    return jax.jit(make, out_shardings=shardings, compiler_options=options)()
+    made = jax.jit(make, out_shardings=shardings, compiler_options=options)()
+    # Where there is no room for them, a wait for all raises; one for a single array may never end.
+    return jax.block_until_ready(made)

@@ -12,6 +12,7 @@ import pytest
 from configs import quickstart
 from longmem_jax.commands import entry
 from longmem_jax.config import files
+from longmem_jax.devices import initial
 from longmem_jax.errors import UsageError, disk_errors, memory_errors
 from tests import processes
 
@@ -133,6 +134,10 @@ def test_too_little_memory_is_a_message():
     )
     with pytest.raises(UsageError, match=wanted), memory_errors():
         jnp.zeros((10**12,), jnp.float32)
+    # First arrays do not wait without an end for those that have no room.
+    make = lambda: dict(large=jnp.zeros((10**12,), jnp.float32), small=jnp.zeros(()))  # noqa: E731
+    with pytest.raises(UsageError, match=wanted), memory_errors():
+        initial.arrays(make)
 
 
 @pytest.mark.parametrize(
