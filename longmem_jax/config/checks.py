@@ -76,6 +76,11 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
             f'config.data.path = {config.data.path!r}: data.source = {config.data.source!r} reads no '
             "files; add --config.data.source=text, or --config.data.path=''"
         )
+    if config.data.name and (config.data.source in ('stdlib', 'text') or config.data.source in TASKS):
+        problems.append(
+            f'config.data.name = {config.data.name!r}: data.source = {config.data.source!r} reads no data '
+            "set of a hub; add --config.data.source=huggingface or tfds, or --config.data.name=''"
+        )
     if config.data.source in SOURCES and (check := SOURCES[config.data.source].check):
         problems += _of_task(config.data.task, check(config.data.task))
     problems += (

@@ -95,6 +95,7 @@ def change(config, path, value):
         ('model.dense.activation', 'tanh', 'relu, gelu, gelu_exact, swiglu, geglu'),
         ('train.num_lanes', 3, 'must be a multiple of 4'),
         ('train.segment_length', 0, 'must be above 0'),
+        ('data.name', 'pg19', "data.source = 'text' reads no data set of a hub; add --config.data"),
         ('train.evaluate_every', -1, 'evaluate_every = -1: must be at least 0'),
         ('train.log_every', -1, 'log_every = -1: must be at least 0'),
         ('checkpoint.every', -1, 'every = -1: must be at least 0'),
@@ -141,6 +142,14 @@ def test_examples_of_layers_are_short():
     problem = next(f for f in checks.find_problems(config, 1) if 'one name per layer' in f)
     example = '--config.model.attention=local,full,local,full --config.model.num_layers=4'
     assert problem.endswith(f'set both, such as {example}')
+
+
+def test_segments_without_tokens_are_a_problem_of_every_memory():
+    for name in recipes():
+        config = get_config(QUICKSTART, f'tiny,memory={name}')
+        config.train.segment_length = config.evaluate.segment_length = 0
+        found = checks.find_problems(config, 1)
+        assert any('segment_length = 0' in problem for problem in found), name
 
 
 def test_zero_steps_between_things_mean_only_at_the_end():
