@@ -30,13 +30,16 @@ UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Gives an `OSError` that names no file, as that of a disk that is full, the name of `path`."""
+    """Makes a problem of a disk that names no file an `OSError` of `path`: a full disk names none, and
+    safetensors has an error of its own.
+    """
     try:
         yield
-    except OSError as error:
-        if error.filename is not None or not of_disk(error):
+    except Exception as error:
+        number = of_disk(error)
+        if not number or (isinstance(error, OSError) and error.filename is not None):
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 @contextlib.contextmanager

@@ -122,6 +122,19 @@ def test_a_file_that_finds_no_room_is_named(tmp_path):
     assert other.value.filename is None, 'it is not of the disk'
 
 
+def test_a_library_that_finds_no_room_is_given_the_name_of_the_file(tmp_path):
+    class OfSafetensors(Exception):
+        pass
+
+    with pytest.raises(OSError, match='No space left on device') as caught:
+        with whole_file(tmp_path / 'weights'):
+            raise OfSafetensors('I/O error: No space left on device (os error 28)')
+    assert caught.value.filename == str(tmp_path / 'weights') and caught.value.errno == errno.ENOSPC
+    with pytest.raises(OfSafetensors, match='another'), whole_file(tmp_path / 'weights'):
+        raise OfSafetensors('another')
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_that_cannot_be_closed_leaves_none_behind(tmp_path, monkeypatch):
     """Network file systems say only there that a disk is full."""
 
