@@ -13,6 +13,7 @@ from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_problems, packing_problems, training_problems
 from longmem_jax.config.names import taken
 from longmem_jax.config.sections import WHOLE_TASK, in_use, sections
+from longmem_jax.data.conventions import ADD_BOS
 from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import prng_problems
@@ -20,7 +21,7 @@ from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, no_field
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
-from longmem_jax.problems import above, at_least, at_most, between, require_none, under
+from longmem_jax.problems import above, at_least, at_most, between, one_of, require_none, under
 from longmem_jax.registry import brought, foreign
 
 LARGEST_SEED = 2**32 - 1  # NumPy's are not negative, JAX's have 32 bits
@@ -76,10 +77,12 @@ def find_problems(config: Any, num_devices: int) -> list[str]:
             f'config.data.path = {config.data.path!r}: data.source = {config.data.source!r} reads no '
             "files; add --config.data.source=text, or --config.data.path=''"
         )
-    if config.data.name and (config.data.source in ('stdlib', 'text') or config.data.source in TASKS):
+    if config.data.name and (
+        config.data.source in ('stdlib', 'text') or config.data.source in TASKS
+    ):
         problems.append(
-            f'config.data.name = {config.data.name!r}: data.source = {config.data.source!r} reads no data '
-            "set of a hub; add --config.data.source=huggingface or tfds, or --config.data.name=''"
+            f'config.data.name = {config.data.name!r}: data.source = {config.data.source!r} reads no '
+            "data set of a hub; add --config.data.source=huggingface or tfds, or --config.data.name=''"
         )
     if config.data.source in SOURCES and (check := SOURCES[config.data.source].check):
         problems += _of_task(config.data.task, check(config.data.task))
@@ -344,7 +347,7 @@ def _pairs(config: Any) -> list[str]:
 
 
 def _tokenizer(data: Any) -> list[str]:
-    """Problems of settings that the chosen tokenizer would ignore."""
+    """Problems of settings that the chosen tokenizer would ignore, and of what stands before texts."""
     settings, problems = data.tokenizer, []
     if data.source in TASKS and settings.kind != 'bytes':
         problems.append(f'kind = {settings.kind!r}: the task {data.source!r} has its own words')
@@ -358,6 +361,7 @@ def _tokenizer(data: Any) -> list[str]:
             f"size = {settings.size}: would be ignored; 'bytes' has 256 and a begin token"
         )
     problems = under('config.data.tokenizer', problems + at_least(settings, 0, 'size'))
+    problems += under('config.data', one_of(data, add_bos=ADD_BOS))
     whole = [name for name, source in SOURCES.items() if source.corpus is None]
     if data.tokenized and data.source not in whole:
         problems.append(

@@ -13,6 +13,7 @@ import numpy as np
 from longmem_jax.data import hubs
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import Document
+from longmem_jax.data.other_files import warning_of
 from longmem_jax.data.stored_files import PACKED, read_whole
 from longmem_jax.data.text_files import NAMES
 from longmem_jax.data.tokenizers import Tokenizer
@@ -87,8 +88,6 @@ def load_pairs(data: Any, split: str) -> Any:
     files = [file_of(root, split, language) for language in languages]
     source, target = (lines_of(read_whole(file).decode('utf-8', 'replace')) for file in files)
     if len(source) != len(target):
-        from longmem_jax.data.warnings import warning_of  # which reads pairs itself
-
         # A file that is no UTF-8 has breaks in other places.
         odd = ''.join(f' {file} {said}.' for file in files if (said := warning_of(file)))
         raise UsageError(

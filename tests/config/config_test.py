@@ -95,6 +95,7 @@ def change(config, path, value):
         ('model.dense.activation', 'tanh', 'relu, gelu, gelu_exact, swiglu, geglu'),
         ('train.num_lanes', 3, 'must be a multiple of 4'),
         ('train.segment_length', 0, 'must be above 0'),
+        ('data.add_bos', 'yes', "config.data.add_bos = 'yes': "),
         ('data.name', 'pg19', "data.source = 'text' reads no data set of a hub; add --config.data"),
         ('train.evaluate_every', -1, 'evaluate_every = -1: must be at least 0'),
         ('train.log_every', -1, 'log_every = -1: must be at least 0'),
