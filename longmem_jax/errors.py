@@ -219,9 +219,15 @@ _NO_ROOM = re.compile(
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turns a device that has too little memory for a program or its arrays into `UsageError`."""
+    """Turns a device that has too little memory for a program or its arrays into `UsageError`.
+
+    So too where this machine has too little for what NumPy prepares.
+    """
     try:
         yield
+    except MemoryError as error:
+        said = str(error)[:200] or 'nothing is left'
+        raise UsageError(f'Too little memory on this machine ({said}). {SPARING}') from error
     except Exception as error:
         text = str(error)
         found = _NO_ROOM.search(text) if 'RESOURCE_EXHAUSTED' in text else None

@@ -7,6 +7,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import quickstart
@@ -138,6 +139,11 @@ def test_too_little_memory_is_a_message():
     make = lambda: dict(large=jnp.zeros((10**12,), jnp.float32), small=jnp.zeros(()))  # noqa: E731
     with pytest.raises(UsageError, match=wanted), memory_errors():
         initial.arrays(make)
+    wanted = r'Too little memory on this machine \(Unable to allocate .*\)\. To need less: '
+    with pytest.raises(UsageError, match=wanted), memory_errors():
+        np.zeros((10**15,))
+    with pytest.raises(UsageError, match='nothing is left'), memory_errors():
+        raise MemoryError
 
 
 @pytest.mark.parametrize(
