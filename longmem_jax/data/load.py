@@ -23,6 +23,8 @@ from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer
 from longmem_jax.errors import UsageError, number_of, unknown
 from longmem_jax.files import named
 
+MOST_PIECES = 1 << 16  # of a document; each is looked at before the first step
+
 
 def load_source(data: Any, split: str) -> Source:
     """The documents of a split, as text.
@@ -41,8 +43,10 @@ def load_source(data: Any, split: str) -> Source:
         raise UsageError(f'config.data.first = {data.first}: must be at least 0.')
     if split == 'train' and data.first:
         source = First(source, data.first)
-    if data.pieces < 1:
-        raise UsageError(f'config.data.pieces = {data.pieces}: must be at least 1.')
+    if not 1 <= data.pieces <= MOST_PIECES:
+        raise UsageError(
+            f'config.data.pieces = {data.pieces:,}: must lie between 1 and {MOST_PIECES:,}.'
+        )
     return Pieces(source, data.pieces) if split == 'train' and data.pieces > 1 else source
 
 

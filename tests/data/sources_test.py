@@ -199,6 +199,9 @@ def test_pieces_cut_training_only(tmp_path):
     assert len(pieces) == 4 and all(part.startswith(b'line') for part in pieces)
     assert b''.join(pieces) == (tmp_path / 'train.txt').read_bytes()
     assert len(texts(settings(tmp_path, pieces=4), 'test')) == 1
+    for number in (0, -1, 10**8):
+        with pytest.raises(UsageError, match='pieces = .*: must lie between 1 and 65,536'):
+            texts(settings(tmp_path, pieces=number))
 
 
 @given(st.binary(max_size=60), st.integers(1, 9))
