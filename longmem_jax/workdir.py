@@ -79,8 +79,8 @@ def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True)
 class _Lock:
     """What this process has of a folder: the locked `.lock`, and the folder."""
 
-    def __init__(self, folder: Path, descriptor: int):
-        self.file = _locked(folder)
+    def __init__(self, folder: Path, descriptor: int, field: str):
+        self.file = _locked(folder, field)
         self.folder = os.dup(descriptor)
         try:
             # The file can be deleted while a run is writing; the folder not without the run.
@@ -88,7 +88,8 @@ class _Lock:
         except OSError as error:
             if error.errno in TAKEN:
                 self.close()
-                raise _taken(folder, 'another process, whose .lock was deleted,') from error
+                holder = 'another process, whose .lock was deleted,'
+                raise _taken(folder, holder, field) from error
 
     def close(self) -> None:
         """Gives both locks back; raises nothing, since an error may be under way that says more."""
@@ -110,17 +111,18 @@ class Hold:
     well.
     """
 
-    def __init__(self, folder: Path, report: Callable[[str], None]):
+    def __init__(self, folder: Path, report: Callable[[str], None], field: str = '--workdir'):
         """Takes the folder, and makes it if needed.
 
         Args:
+          field: what names the folder, for messages.
           report: called with a line where the file system has no locks, which the run does without, and
             where `.lock` was deleted while the run was writing.
 
         Raises:
           UsageError: another run writes there, the folder cannot be written, or `.lock` is a link.
         """
-        self.folder, self._report = folder, report
+        self.folder, self._report, self._field = folder, report, field
         self._key: tuple[int, int] | None = None
         self._descriptor: int | None = None
         if jax.process_index() != 0:
@@ -133,7 +135,7 @@ class Hold:
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise UsageError(f'--workdir={folder}: cannot be written ({error}).') from error
+                raise UsageError(f'{field}={folder}: cannot be written ({error}).') from error
             raise
 
     def _take(self, descriptor: int) -> None:
@@ -141,11 +143,10 @@ class Hold:
         key = _number(os.fstat(descriptor))
         # Asked before the file is opened: on some file systems closing any handle gives up the lock.
         if key in _held:
-            raise _taken(
-                self.folder, 'another call in this process, such as one of a hook or a thread,'
-            )
+            holder = 'another call in this process, such as one of a hook or a thread,'
+            raise _taken(self.folder, holder, self._field)
         try:
-            _held[key] = _Lock(self.folder, descriptor)
+            _held[key] = _Lock(self.folder, descriptor, self._field)
         except _NoLocks as error:
             _held[key] = None
             self._report_no_locks(error)
@@ -177,7 +178,7 @@ class Hold:
                 'again. Leave it there: it keeps other runs away.'
             )
             try:
-                lost, lock.file = lock.file, _locked(self.folder)
+                lost, lock.file = lock.file, _locked(self.folder, self._field)
             except _NoLocks as error:
                 self._report_no_locks(error)
             else:
@@ -199,7 +200,7 @@ class _NoLocks(Exception):
     """The file system has no locks."""
 
 
-def _locked(folder: Path) -> Any:
+def _locked(folder: Path, field: str) -> Any:
     """The open file `.lock` of a folder, locked, with who has it; raises `UsageError` or `_NoLocks`."""
     file = open_own(folder / LOCK, 'a+')
     try:
@@ -209,7 +210,7 @@ def _locked(folder: Path) -> Any:
         holder = _holder(file.read())
         file.close()
         if error.errno in TAKEN:
-            raise _taken(folder, holder) from error
+            raise _taken(folder, holder, field) from error
         raise _NoLocks(error.strerror) from error
     file.truncate(0)
     about = {'host': socket.gethostname(), 'pid': os.getpid(), 'process': _PROCESS}
@@ -219,10 +220,9 @@ def _locked(folder: Path) -> Any:
     return file
 
 
-def _taken(folder: Path, holder: str) -> UsageError:
+def _taken(folder: Path, holder: str, field: str) -> UsageError:
     return UsageError(
-        f'--workdir={folder}: {holder} is writing there. Wait for it, stop it, or use another '
-        '--workdir.'
+        f'{field}={folder}: {holder} is writing there. Wait for it, stop it, or use another {field}.'
     )
 
 

@@ -30,6 +30,7 @@ from longmem_jax.retrieval.datastore import (
 from longmem_jax.retrieval.own_document import source_of
 from longmem_jax.retrieval.progress_file import go_on, save_position
 from longmem_jax.retrieval.reading import Part, Reader, in_text_order
+from longmem_jax.workdir import Hold
 
 
 def _contexts(part: Part, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +148,7 @@ def build(experiment: Experiment, split: str = 'train') -> Datastore:
 
     Raises:
       UsageError: no folder was given, or one that is a file, is among the texts, or has the datastore
-        of another model or split; its progress file cannot be read.
+        of another model or split; another process writes there; its progress file cannot be read.
     """
     settings = experiment.config.retrieval
     if not settings.datastore:
@@ -161,6 +162,14 @@ def build(experiment: Experiment, split: str = 'train') -> Datastore:
         raise UsageError(
             f'{field} = {settings.datastore}: is a file; give the folder to write to.'
         ) from error
+    # Two that write the same shards would leave neither whole.
+    with contextlib.closing(Hold(folder, print, field)):
+        return _build(experiment, split, folder)
+
+
+def _build(experiment: Experiment, split: str, folder: Path) -> Datastore:
+    """`build`, in a folder that nobody else writes to."""
+    settings = experiment.config.retrieval
     params, step = experiment.restore_parameters()
     progress = Progress(0, log_every=0)
     context = settings.context

@@ -1,5 +1,6 @@
 """Folders that hold no datastore, or one that must not be trusted."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -14,6 +15,7 @@ from longmem_jax.retrieval import build_datastore, settings, verified
 from longmem_jax.retrieval.datastore import CONTEXT, Datastore, read_manifest
 from longmem_jax.retrieval.own_document import _place
 from longmem_jax.retrieval.spalm_lists import Lists
+from longmem_jax.workdir import Hold
 from tests.retrieval.stores import write_store
 
 
@@ -217,3 +219,14 @@ def test_nothing_is_written_through_a_link(folder, tmp_path):
 def test_a_path_of_another_machine_is_no_error():
     for path in ('a\0b', '~nobody/x', 'x' * 100_000):
         _place(dict(path=path))
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(tmp_path):
+    config = base('retrieval')
+    config.data.source, config.retrieval.datastore = 'stdlib', str(tmp_path)
+    run = SimpleNamespace(config=config, restore_parameters=pytest.fail)
+    with contextlib.closing(Hold(tmp_path, print)):
+        with pytest.raises(
+            UsageError, match=r'^config.retrieval.datastore=.* is writing there\. Wait'
+        ):
+            build_datastore.build(run)
