@@ -32,7 +32,8 @@ def evaluate(
 
     Args:
       save_state: file for the memory of the last document (needs a single lane).
-      load_state: file with the memory that every document starts from.
+      load_state: file with the memory that every document starts from; what the task or the source
+        adds to the table, such as scores by length, is left out.
 
     Returns:
       'SPLIT' and 'SPLIT, memory reset' to their results; with `config.evaluate.context` only the
@@ -110,7 +111,10 @@ def evaluate(
     elif source in TASKS and TASKS[source].series:
         figure = by_value(experiment, evaluator, params, split, progress)
         paths = {f'by {named(source)}': figure}
-    by_source.score(experiment, params, split, progress)
+    if load_state and by_source.has_scores(source):
+        progress.say(f'no answers of {source} are written: --load_state is the memory of one text')
+    else:
+        by_source.score(experiment, params, split, progress)
     progress.close()
     show(progress, results, paths)
     if not KINDS[experiment.config.model.kind].by_example:  # rules read texts

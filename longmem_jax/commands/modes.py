@@ -90,17 +90,17 @@ def writes(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
     """Whether a mode puts files into the workdir; the others read a run that may be read-only, and
     write where an option says.
 
-    An evaluation does if its task has a series, or its source scores of its own. A series is not scored
-    from the memory of one text, which the option `load_state` names.
+    An evaluation does if its task has a series, or its source scores of its own. Neither is scored from
+    the memory of one text, which the option `load_state` names.
     """
-    if mode.writes or mode.name != 'evaluate':
+    if mode.writes or mode.name != 'evaluate' or given.get('load_state'):
         return mode.writes
     from longmem_jax.data.sources import SOURCES
     from longmem_jax.data.tasks.registry import TASKS
 
     source = config.data.source
     if source in TASKS:
-        return TASKS[source].series is not None and not given.get('load_state')
+        return TASKS[source].series is not None
     found = SOURCES.get(source)
     if found is None or not found.scores:
         return False

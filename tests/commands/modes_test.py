@@ -79,8 +79,9 @@ def test_a_section_that_is_switched_off_is_said(capsys):
         modes.choose('evaluate', config, dict(save_state='x'))
 
 
-def test_a_series_is_not_scored_from_a_memory_of_one_text():
-    config = config_of('recall')
+@pytest.mark.parametrize('source', ['recall', 'babilong'])
+def test_nothing_is_written_for_a_memory_of_one_text(source):
+    config = config_of(source)
     given = dict(load_state='x', save_state='')
     mode = modes.choose('evaluate', config, given)
     assert modes.writes(mode, config, {}) and not modes.writes(mode, config, given)
