@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author import aligned
-from longmem_jax.author.returned import require_new_state
+from longmem_jax.author.called import call, named
+from longmem_jax.author.returned import axes_hint, require_new_state
 from longmem_jax.devices import hardware
 from longmem_jax.layers.sight import sight
 from longmem_jax.segment import select_lanes
@@ -22,6 +23,7 @@ Step = Callable[..., tuple[State, Any]]
 # Chunks that do at once what needs no state, by platform; else one. It keeps a GPU busy, but on CPUs and
 # TPUs what is ready for many chunks leaves fast memory.
 TOGETHER = {'gpu': 16}
+GIVEN = 'what `inputs` and `constants` return'
 
 
 def of_author(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,11 +84,19 @@ def read_tokens(
       The state after the last token, and y with leaves [batch, heads, n, ...].
     """
 
+    heads = jax.tree.leaves(state)[0].shape[1]
+
+    def asked(
+        what: str, function: Step, words: str, state: State, *given: Any
+    ) -> tuple[State, Any]:
+        returned = call(what, function, (state, *given), words, axes_hint(initial, heads))
+        return require_new_state(named(what, function), state, returned)
+
     def one(state: State, flags: Any, *token: jax.Array) -> tuple[State, Any]:
         is_token, starts = flags
         if starts is not None:
             state = select_lanes(starts, initial, state)
-        new, y = require_new_state('step', state, step(state, *token))
+        new, y = asked('step', step, f'the state, and {GIVEN}', state, *token)
         return select_lanes(is_token, new, state), y
 
     def by_tokens(state: State, flags: Any, *given: jax.Array) -> tuple[State, Any]:
@@ -95,15 +105,24 @@ def read_tokens(
             lambda state, each: one(state, each[0], *each[1], *fixed), state, (flags, tokens)
         )
 
-    dtype = jax.tree.leaves(state)[0].dtype
+    # A count may come first among the arrays of a state.
+    dtype = next(
+        (each.dtype for each in jax.tree.leaves(state) if jnp.issubdtype(each.dtype, jnp.floating)),
+        jnp.float32,
+    )
 
     def prepared(flags: Any, *tokens: jax.Array) -> Any:
-        return within(sight(len(flags[0]), flags[1], dtype), *tokens) if within else tokens
+        if within is None:
+            return tokens
+        of_chunk = sight(len(flags[0]), flags[1], dtype)
+        return call('within', within, (of_chunk, *tokens), f'the sight, and {GIVEN}')
 
     def continued(state: State, flags: Any, *ready: Any) -> tuple[State, Any]:
         assert chunked is not None
-        seen = sight(len(flags[0]), flags[1], dtype)
-        return require_new_state('chunked', state, chunked(state, seen, *ready))
+        words = f'the state, the sight, and {GIVEN if within is None else "what `within` returns"}'
+        return asked(
+            'chunked', chunked, words, state, sight(len(flags[0]), flags[1], dtype), *ready
+        )
 
     def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
         valid, starts = flags

@@ -10,10 +10,17 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.author.called import call
 from longmem_jax.author.chunks import read_tokens
 from longmem_jax.author.fields import Param, field
 from longmem_jax.author.lane import Lane
-from longmem_jax.author.returned import require_inputs, require_logged, require_output
+from longmem_jax.author.returned import (
+    axes_hint,
+    require_inputs,
+    require_logged,
+    require_output,
+    require_state,
+)
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import HeadsIn, repeat_heads
@@ -110,7 +117,7 @@ class RecurrentMemory(nn.Module):
     def setup(self) -> None:
         settings = self.settings
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
-        self.parts()
+        call('parts', self.parts, ())
         init, sizes = initializers.kernel(settings), vars(self.sizes())
         for name, value in list(vars(self).items()):
             if isinstance(value, Param):
@@ -151,11 +158,15 @@ class RecurrentMemory(nn.Module):
             if name not in type(self).__dataclass_fields__ and hasattr(part, 'initial_state')
         }
 
+    def _checked_state(self) -> Any:
+        """`state`, checked."""
+        return require_state(type(self).__name__, call('state', self.state, ()))
+
     def initial_state(self, batch_size: int) -> RecurrentState:
         """The state before the first token of a document."""
         lanes = (batch_size, self.heads())
         memory = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (*lanes, *jnp.shape(leaf))), self.state()
+            lambda leaf: jnp.broadcast_to(leaf, (*lanes, *jnp.shape(leaf))), self._checked_state()
         )
         tails = {name: part.initial_state(batch_size) for name, part in self._with_tails().items()}
         return RecurrentState(memory, jnp.zeros((batch_size,), jnp.int32), tails)
@@ -173,7 +184,7 @@ class RecurrentMemory(nn.Module):
         """`inputs` of one lane, new tails, what is carried on, and what was logged, [lines, n] each."""
         lane, heads = Lane(before, count, start, tails, train, carried), self.heads()
         with _as_usual():
-            given = self.inputs(x, lane)
+            given = call('inputs', self.inputs, (x, lane), 'x of a lane [n, d_model], and the lane')
         name, n = type(self).__name__, x.shape[0]
         require_inputs(name, given, heads, n)
         require_logged(name, lane.logged, n)
@@ -188,9 +199,11 @@ class RecurrentMemory(nn.Module):
 
     def _output(self, x: jax.Array, y: Any, inputs: tuple[jax.Array, ...]) -> jax.Array:
         """`output` of one lane."""
+        hint = axes_hint(self._checked_state(), self.heads())
         with _as_usual():
-            out = self.output(x, y, *inputs)
-        require_output(type(self).__name__, out, x.shape)
+            words = 'x [n, d_model], y, and what `inputs` returns'
+            out = call('output', self.output, (x, y, *inputs), words, hint)
+        require_output(type(self).__name__, out, x.shape, y, hint)
         return out.astype(self.settings.dtype)
 
     def _over_lanes(self, method: Callable[..., Any], *arrays: Any) -> Any:
@@ -252,13 +265,15 @@ class RecurrentMemory(nn.Module):
         return read_tokens(
             self.step,
             None if by_steps else self.chunked,
-            self.state(),
+            self._checked_state(),
             state.memory,
             inputs,
             valid,
             start,
             chunk or self.chunk,
-            jax.tree.map(lambda leaf: leaf.astype(self.float32), self.constants()),
+            jax.tree.map(
+                lambda leaf: leaf.astype(self.float32), call('constants', self.constants, ())
+            ),
             state.count if self.aligned else None,
             None if by_steps else self.within,
         )

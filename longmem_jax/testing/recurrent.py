@@ -110,6 +110,19 @@ def starts_inside(entry: Entry) -> None:
     assert_close(found, wanted, broken.format('states'), fix, axes=('row',), atol=2e-5)
 
 
+def _floats(memory: Any) -> list[Any]:
+    """The leaves that have gradients; a count has none."""
+    return [leaf for leaf in jax.tree.leaves(memory) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+
+def _with_floats(memory: Any, floats: list[Any]) -> Any:
+    """The memory with others of these leaves."""
+    others = iter(floats)
+    return jax.tree.map(
+        lambda leaf: next(others) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, memory
+    )
+
+
 def chunks_are_steps(entry: Entry) -> None:
     """Values and gradients of `chunked` and `step`, with padding and starts inside of chunks.
 
@@ -129,8 +142,8 @@ def chunks_are_steps(entry: Entry) -> None:
     @functools.partial(jax.jit, static_argnums=2)
     @functools.partial(jax.value_and_grad, has_aux=True)
     def read(given: Any, state: Any, by_steps: bool) -> Any:
-        inputs, memory = given
-        state = state.replace(memory=memory)
+        inputs, floats = given
+        state = state.replace(memory=_with_floats(state.memory, floats))
         found = read_inputs(name, inputs, state, valid, inside, by_steps=by_steps)
         random = np.random.default_rng(0)
         weights = [random.normal(size=leaf.shape) for leaf in jax.tree.leaves(found)]
@@ -140,7 +153,7 @@ def chunks_are_steps(entry: Entry) -> None:
         return total, found
 
     inputs, state = some_inputs(name, length, inside)
-    given = ((inputs, state.memory), state)
+    given = ((inputs, _floats(state.memory)), state)
     (_, wanted), slopes = jax.device_get(read(*given, True))
     with mock.patch.dict(chunks.TOGETHER, cpu=2, gpu=2, tpu=2):
         (_, found), found_slopes = jax.device_get(read(*given, False))

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax import registry
+from longmem_jax import registry, standalone
 from longmem_jax.author import Lane, RecurrentMemory, field, memory, param
 from longmem_jax.author.fields import problems
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.projections import Projections
 from longmem_jax.standalone import make_layer
+from longmem_jax.testing import conformance
 from tests.toys import BATCH, LENGTH, parameters, random_segments, run, with_config
 
 EDGE = 2**31 - 1
@@ -110,6 +111,7 @@ def test_positions_count_from_the_start_of_a_document_and_stay():
 
 def changed(**functions):
     """A layer of `First` with other functions, under its name."""
+    standalone._start.clear_cache()  # by the name of the memory
     wrong = type('Wrong', (First,), {'__module__': __name__, **functions})
     registry.unregister('memory', 'first')
     registry.register('memory', 'first', memory('first', wrong))
@@ -141,7 +143,7 @@ def parts(*dims):
     [
         ('parts', parts('d_modle'), r"Wrong.scale: dimension = 'd_modle': did you mean 'd_model'"),
         ('parts', parts('d_model', -1), r'Wrong.scale: shape \(16, -1\): sizes must be at least 1'),
-        ('inputs', lambda self, x, lane: x, r'Wrong.inputs: gave a .*; return a tuple'),
+        ('inputs', lambda self, x, lane: x, r'Wrong.inputs: gave float32\[4, 16\]; return a tuple'),
         (
             'inputs',
             lambda self, x, lane: (x,),
@@ -154,8 +156,16 @@ def parts(*dims):
             r'lane.log\(gate=...\) has the shape \[\]: must be',
         ),
         ('inputs', logs(dict(memory_size=jnp.ones(4))), 'memory_size=.* use another name'),
-        ('step', lambda self, state, value: state, 'step: must return two things'),
-        ('step', lambda self, state, value: ([state], state), r'step: gives the new state \['),
+        (
+            'step',
+            lambda self, state, value: state,
+            r'Wrong.step: gave float32\[8\]; return two things',
+        ),
+        (
+            'step',
+            lambda self, state, value: ([state], state),
+            r'Wrong.step: gives the new state \[',
+        ),
         (
             'step',
             lambda self, state, value: (state[:3], state),
@@ -166,11 +176,15 @@ def parts(*dims):
             lambda self, S, value: (S.astype('bfloat16'), S),
             r'bfloat16\[8\]: must be .*float32',
         ),
-        ('chunked', lambda self, S, sight, value: S, 'chunked: must return two things'),
+        (
+            'chunked',
+            lambda self, S, sight, value: S,
+            r'Wrong.chunked: gave float32\[8\]; return two things',
+        ),
         (
             'output',
             lambda self, x, y, value: y,
-            r'Wrong.output: gave the shape \[2, 4, 8\]: must be',
+            r'Wrong.output: gave float32\[2, 4, 8\]: must be .* y is float32\[2, 4, 8\]',
         ),
     ],
 )
@@ -179,6 +193,101 @@ def test_a_wrong_function_is_named_with_what_it_must_return(function, wrong, sai
     x = jnp.ones((1, 4, 16))
     with pytest.raises(UsageError, match=said):
         jax.eval_shape(layer.init, jax.random.key(0), x, layer.start(1))
+
+
+def too_long(self, state, value):
+    """A step that fails in its last line."""
+    return state, jnp.ones(5) * value
+
+
+def with_heads(self):
+    """A state with the axis that the library adds."""
+    return jnp.zeros((2, self.settings.head_dim), self.float32)
+
+
+def sets(self, x, lane):
+    """`inputs` that keep something in an attribute."""
+    self.last = x
+    return First.inputs(self, x, lane)
+
+
+@pytest.mark.parametrize(
+    'functions, said',
+    [
+        (
+            dict(step=lambda self, state: (state, state)),
+            r'Wrong.step: takes \(state\) but is given 2: the state, and what `inputs` and `constants` '
+            r'return, here float32\[8\], float32\[8\]. Both must be as many',
+        ),
+        (
+            dict(step=lambda self, state, value, gate: (state, state)),
+            r'Wrong.step: takes \(state, value, gate\) but is given 2',
+        ),
+        (
+            dict(chunked=lambda self, state, value: (state, value)),
+            r'Wrong.chunked: takes \(state, value\) but is given 3: the state, the sight, and what',
+        ),
+        (
+            dict(inputs=lambda self, x: (x,)),
+            r'Wrong.inputs: takes \(x\) but is given 2: x of a lane',
+        ),
+        (dict(output=lambda self, x, y: y), r'Wrong.output: takes \(x, y\) but is given 3: x'),
+        (
+            dict(step=too_long),
+            r'Wrong.step: .*[(]recurrent_test.py, line \d+: return state, jnp.ones[(]5[)] [*] value[)].*'
+            r'It was given state float32\[8\], value float32\[8\]\.',
+        ),
+        (
+            dict(step=lambda self, S, value: (S, S if value[0] > 0 else value)),
+            'TracerBoolConversionError: .* An `if` cannot depend on an array: use jnp.where',
+        ),
+        (
+            dict(inputs=sets),
+            'SetAttributeFrozen.* Attributes are set in `parts`; what later tokens',
+        ),
+        (
+            dict(state=with_heads),
+            r'Wrong.output: .*`state` gives float32\[2, 8\]: it must be of one lane and head, and the '
+            'library adds both axes. Is there one too many',
+        ),
+        (dict(state=lambda self: None), 'Wrong.state: gave None; return an array, or a dict'),
+        (dict(state=lambda self: dict(S=0.0)), 'Wrong.state: gave 0.0; return an array'),
+        (dict(parts=lambda self: self.to_head()), 'Wrong.parts: AttributeError: .*to_head'),
+    ],
+)
+def test_an_error_in_a_function_names_it_the_line_and_what_was_given(functions, said):
+    layer = changed(**functions)
+    x = jnp.ones((1, 4, 16))
+    with pytest.raises(UsageError, match=said):
+        layer.init(jax.random.key(0), x, layer.start(batch_size=1))
+
+
+class Counted(First):
+    """A state whose first array is a count; its input of ones is 0 at padding."""
+
+    def state(self):
+        return dict(number=jnp.zeros((), jnp.int32), sums=First.state(self))
+
+    def inputs(self, x, lane):
+        values = self.projections.values(x)
+        return values, jnp.ones(values.shape[:2], values.dtype)
+
+    def step(self, state, value, one):
+        sums = state['sums'] + value
+        return dict(number=(state['number'] + one.astype(jnp.int32)) % 4, sums=sums), sums
+
+    def chunked(self, state, sight, values, ones):
+        before, more = sight.before[-1].astype(jnp.int32), (sight.at_end * ones).sum()
+        sums = state['sums'] * sight.before[:, None] + sight.pairs @ values
+        number = before * state['number'] + more.astype(jnp.int32)
+        return dict(number=number % 4, sums=sums[-1]), sums
+
+
+def test_a_state_may_have_whole_numbers():
+    """The suite differentiates the others; what a chunk sees is told in their dtype."""
+    registry.unregister('memory', 'first')
+    registry.register('memory', 'first', memory('first', Counted))
+    conformance.check('first', 'chunks_are_steps')
 
 
 def own_setup(self):
