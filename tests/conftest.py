@@ -9,8 +9,10 @@ import tempfile
 import threading
 import zlib
 
+from tests.packages import hide_theirs
 from tests.processes import environment
 
+hide_theirs()
 # Read when jax is first imported, so they come before it.
 os.environ.update(environment(devices=8))
 os.environ.setdefault('MPLBACKEND', 'agg')

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -175,6 +176,21 @@ def test_a_name_is_registered_once_and_unknown_ones_are_suggested(monkeypatch):
             TASKS['wrong']
     finally:
         registry._names.cache_clear()
+
+
+def test_the_tests_see_no_installed_memory_of_others(installed):
+    program = (
+        'import importlib.metadata; from tests.packages import hide_theirs; '
+        'before = [d.metadata["Name"] for d in importlib.metadata.distributions()]; hide_theirs(); '
+        'after = [d.metadata["Name"] for d in importlib.metadata.distributions()]; '
+        'assert {*before} - {*after} >= {"longmem-theirs", "longmem-broken"}, before; '
+        'assert "longmem-jax" in {name.replace("_", "-") for name in after}, after; '
+        'from longmem_jax.memory.registry import LAYERS; assert "theirs" not in LAYERS'
+    )
+    variables = environment() | {'PYTHONPATH': f'{installed}{os.pathsep}{SOURCE.parent.parent}'}
+    command = [sys.executable, '-c', program]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables)
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.fixture
