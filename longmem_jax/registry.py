@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, NamedTuple, TypeVar
 
 from longmem_jax.errors import UsageError, say, unknown
@@ -195,6 +195,7 @@ class Registry(Mapping[str, T]):
         own: Mapping[str, T | str],
         kind: str = '',
         brought: str = '',
+        problem: Callable[[T], str] = lambda value: '',
     ):
         """Loads nothing.
 
@@ -203,9 +204,10 @@ class Registry(Mapping[str, T]):
           own: name to object, or to 'module:object'.
           kind: one of `GROUPS`; '' = packages add nothing here.
           brought: the field of `subject.Subject` by which subjects add names; '' = none.
+          problem: what is wrong with an object of the type; '' = nothing.
         """
         self.own, self._word, self._of = dict(own), word, of
-        self._kind, self._brought = kind, brought
+        self._kind, self._brought, self._problem = kind, brought, problem
         self._loaded: dict[str, tuple[Any, T]] = {}
         if kind:
             _registries[kind] = self
@@ -237,6 +239,8 @@ class Registry(Mapping[str, T]):
         own = getattr(value, 'name', name)
         if own != name:
             raise UsageError(f'{self._word} {name!r}: its name is {own!r}; use one name')
+        if problem := self._problem(value):
+            raise UsageError(f'{self._word} {name!r}: {problem}')
         return value
 
     def _load(self, name: str, target: Any) -> Any:

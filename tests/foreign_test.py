@@ -9,8 +9,10 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flax import linen as nn
 
 import longmem_jax
 from longmem_jax import registry
@@ -19,6 +21,7 @@ from longmem_jax.config.base import base
 from longmem_jax.config.checks import require_runnable
 from longmem_jax.config.saved import restored
 from longmem_jax.config.sections import sections
+from longmem_jax.contract import Recipes
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
@@ -328,6 +331,89 @@ def test_what_is_registered_is_checked_and_used_at_once(site):
     assert longmem_jax.TheirWindow is longmem_jax.TheirWindow
     with pytest.raises(UsageError, match='registered already.*start a new process'):
         longmem_jax.register('memory', 'theirs', dataclasses.replace(entry, toy={'a': 1}))
+
+
+class Layer(LAYERS['local'].layer.module):
+    """A layer of theirs with fields of its own."""
+
+    size: int = 4
+    number = 4
+
+
+class WithoutDefault(nn.Module):
+    """A field without a default."""
+
+    settings: Any
+    normalize: Any
+    shared: Any
+    size: int
+
+
+class WithoutTrain(Layer):
+    """A method that is called otherwise."""
+
+    def __call__(self, x, state, segment):
+        return x, state, None
+
+
+class WithoutRoom:
+    """No module."""
+
+
+def of_layer(module, **others):
+    """The entry of a layer, with other records."""
+    local = LAYERS['local']
+    layer = dataclasses.replace(local.layer, module=module)
+    return dataclasses.replace(
+        local, **(dict(name='wrong', layer=layer, recipe=Recipes()) | others)
+    )
+
+
+@pytest.mark.parametrize(
+    'entry, message',
+    [
+        (of_layer(Layer, layer=Layer), r'layer = Layer: must be a contract.LayerType\('),
+        (of_layer(Layer, recipe=len), r'recipe = len: must be a contract.Recipes\('),
+        (of_layer(Layer, graft='yes'), r"graft = 'yes': must be a contract.Graft\("),
+        (of_layer(Layer, place='atention'), "place = 'atention': did you mean 'attention'"),
+        (of_layer(WithoutRoom), 'layer.module = WithoutRoom: must be a class derived from flax'),
+        (of_layer(nn.Dense), 'Dense has no settings, normalize, shared: declare settings: Model'),
+        (of_layer(WithoutDefault), 'WithoutDefault.size: has no default; write the value of the'),
+        (
+            of_layer(WithoutTrain),
+            r'__call__\(self, x, state, segment\): must take \(self, x, state, segment, \*, train\)',
+        ),
+        (of_layer(Layer, toy=dict(sise=2)), "toy: Layer has no field 'sise': did you mean 'size'"),
+        (
+            of_layer(Layer, variants=dict(long=dict(number=2))),
+            'Layer.number is no field, since it has no type; write number: int = 4',
+        ),
+        (of_layer(Layer, recipe=Recipes({'wrong': {}})), "recipe 'wrong' = {}: must be a function"),
+        (
+            of_layer(Layer, recipe=Recipes({'t2r': lambda scale: None})),
+            "recipe 't2r': there is a memory=t2r of ours; choose another name",
+        ),
+    ],
+)
+def test_an_entry_that_is_not_sound_is_refused_with_what_to_write(site, entry, message):
+    """By itself; the memories of others work on."""
+    site()
+    with pytest.raises(UsageError, match=message):
+        longmem_jax.register('memory', 'wrong', entry)
+    registry._registered['memory']['wrong'] = entry  # as a package has it
+    registry._names.cache_clear()
+    assert 'wrong' not in dict(LAYERS.items())
+    longmem_jax.configure('quickstart:tiny,memory=t2r')
+
+
+def test_a_recipe_that_gives_something_else_is_told_what_to_give(site):
+    site()
+    entry = of_layer(Layer, recipe=Recipes({'wrong': lambda scale: dict(size=2)}))
+    longmem_jax.register('memory', 'wrong', entry)
+    with pytest.raises(
+        UsageError, match=r"its recipe gives {'size': 2}; it must give a contract.Rec"
+    ):
+        longmem_jax.configure('quickstart:tiny,memory=wrong')
 
 
 def test_a_registry_refuses_what_was_registered_before_it(site):

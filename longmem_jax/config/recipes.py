@@ -5,6 +5,7 @@ of the model and the segment. A config lists only the fields that its experiment
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ import ml_collections
 from longmem_jax.config import hybrids
 from longmem_jax.config.hybrids import is_pattern, names_of
 from longmem_jax.contract import Group, Recipe, Scale
-from longmem_jax.errors import UsageError, no_field, unknown
+from longmem_jax.errors import UsageError, no_field, unknown, visible
 from longmem_jax.memory.registry import ATTENTION, LAYERS, used
 from longmem_jax.models.kinds import KINDS
 
@@ -62,8 +63,19 @@ def recipes() -> dict[str, Callable[[Scale], Recipe]]:
     """Every name that `:memory=` accepts, with its recipe."""
     by_name: dict[str, Callable[[Scale], Recipe]] = {}
     for entry in LAYERS.values():
-        by_name |= entry.recipe.by_name
-    return by_name
+        by_name = entry.recipe.by_name | by_name
+    return {name: functools.partial(_made, name, make) for name, make in by_name.items()}
+
+
+def _made(name: str, make: Callable[[Scale], Recipe], scale: Scale) -> Recipe:
+    """A recipe for models of this size; raises `UsageError` if its function gives something else."""
+    recipe = make(scale)
+    if not isinstance(recipe, Recipe) or not recipe.sections:
+        raise UsageError(
+            f'memory = {name!r}: its recipe gives {visible(repr(recipe), 60)}; it must give a contract.'
+            f"Recipe with the fields of at least one layer, such as Recipe({{'{name}': dict(...)}})"
+        )
+    return recipe
 
 
 def scale_of(config: Any, **sizes: Any) -> Scale:

@@ -36,12 +36,24 @@ from longmem_jax.memory.memorizing import entry as memorizing
 from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import layer as mem_transformer
 from longmem_jax.memory.memory_tokens import tokens as memory_tokens
+from longmem_jax.memory.sound import problem_of
 from longmem_jax.memory.titans import layer as titans
 from longmem_jax.registry import Part, Registry
 
 
 def _by_name(*modules: ModuleType) -> dict[str, Entry]:
     return {module.ENTRY.name: module.ENTRY for module in modules}
+
+
+def _recipe_of_ours(entry: Entry) -> str:
+    """What is wrong with the names of an entry's recipes: what `:memory=NAME` means stays ours."""
+    for owner, own in LAYERS.own.items():
+        names = (
+            {owner, *own.recipe.by_name} if isinstance(own, Entry) and owner != entry.name else ()
+        )
+        if taken := [name for name in entry.recipe.by_name if name in names]:
+            return f'recipe {taken[0]!r}: there is a memory={taken[0]} of ours; choose another name'
+    return ''
 
 
 LAYERS = Registry(
@@ -80,6 +92,7 @@ LAYERS = Registry(
         memformer,
     ),
     kind='memory',
+    problem=lambda entry: problem_of(entry) or _recipe_of_ours(entry),
 )
 
 ATTENTION, FEED_FORWARD, AROUND = (Part(LAYERS, place) for place in PLACES)
