@@ -30,6 +30,8 @@ def test_a_difference_is_placed_and_measured():
     assert_close(found, ZEROS, '', '', atol=0.6)
     with pytest.raises(AssertionError, match='other value: 1 of 1 values, by up to 2, allowed 0'):
         assert_equal(np.ones(()), np.full((), 3.0), 'other value', 'Count.')
+    with pytest.raises(AssertionError, match='by up to 2, allowed 0.03'):
+        assert_close(np.ones(()), np.full((), 3.0), 'other value', 'Count.', atol=0.0, rtol=0.01)
 
 
 def test_leaves_are_named_and_nan_is_a_difference():

@@ -14,9 +14,9 @@ from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_sh
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import initial_parameters
-from longmem_jax.testing import conformance, recurrent
+from longmem_jax.testing import conformance, gradients, recurrent
 from longmem_jax.testing.assertions import assert_close
-from longmem_jax.testing.gradients import assert_gradients_close
+from longmem_jax.testing.gradients import Single, assert_gradients_close
 from longmem_jax.testing.programs import EVERY, Entry, entry, reading, segments_of
 from longmem_jax.testing.segments import LOGITS, STATES
 
@@ -91,6 +91,25 @@ def test_what_training_alone_reads_is_found(axis, says):
 
     with pytest.raises(AssertionError, match=says):
         conformance.PROMISES['apart_in_training'](SimpleNamespace(read_training=read))
+
+
+@pytest.mark.parametrize('narrow', [True, False])
+def test_a_gradient_that_is_no_slope_is_told_from_one_of_float32(narrow):
+    """A step of 1e-6 does not change a loss that is rounded to float32."""
+    dtype = np.float32 if narrow else np.float64
+
+    def apply(variables, segment, state, train):
+        return (variables['params'].astype(dtype) * 2,)
+
+    def read(state, segment, params=None):
+        return (0.0 if narrow else params is not None and params.sum() * 3, (np.ones(2),))
+
+    with jax.enable_x64(True):
+        single = Single.__new__(Single)
+        single.model, single.params, single.read = SimpleNamespace(apply=apply), np.ones(2), read
+        with pytest.raises(AssertionError, match='is not the slope') as error:
+            gradients._right(single, None, None)
+    assert ('`jnp.promote_types(self.settings.dtype, jnp.float32)`' in str(error.value)) == narrow
 
 
 def test_an_entry_that_is_not_there_is_refused():

@@ -58,9 +58,10 @@ def assert_close(
             at = f'{name}{" at " if where else ""}{where}'
             if not (np.isfinite(leaf).all() or np.isfinite(other).all()):
                 raise AssertionError(f'{NOT_FINITE}. Found where {broken}{at}.')
+            allowed = atol + rtol * np.abs(other)[bad].max()
             raise AssertionError(
                 f'{broken}{at}: {bad.sum()} of {bad.size} values, '
-                f'by up to {difference[bad].max():.2g}, allowed {atol:.2g}.\n{fix}'
+                f'by up to {difference[bad].max():.2g}, allowed {allowed:.2g}.\n{fix}'
             )
 
 

@@ -74,6 +74,22 @@ class Single:
 
         self._read = read
 
+    def narrows(self, state: Any, segment: Segment) -> bool:
+        """Whether the layer makes float32 of float64 where the result depends on it."""
+
+        def logits(params: Any) -> Any:
+            return self.model.apply({'params': params}, segment, state, train=False)[0]
+
+        casts = [
+            each
+            for each in equations(jax.make_jaxpr(logits)(self.params).jaxpr)
+            if each.primitive.name == 'convert_element_type'
+        ]
+        return any(
+            each.invars[0].aval.dtype == jnp.float64 and each.params['new_dtype'] == jnp.float32
+            for each in casts
+        )
+
     def read(
         self, state: Any, segment: Segment, cotangents: Any = None, params: Any = None
     ) -> tuple[float, Any, Any, Aux, tuple[Any, Any]]:
@@ -181,12 +197,21 @@ def _right(single: Single, state: Any, segment: Segment) -> None:
     )
     fix = 'Guard the argument of a division, root or logarithm, not its result.'
     assert_finite(gradient, 'gradients are not finite', fix)
+    fix = (
+        'A `stop_gradient` or `custom_vjp` on the way from parameters to output of one segment '
+        'is wrong; only what goes into the new state may be detached.'
+    )
+    if single.narrows(state, segment):
+        fix = (
+            'The layer casts numbers to float32 where activations are float64, so that the loss is too '
+            'rough for this comparison: use `jnp.promote_types(self.settings.dtype, jnp.float32)` in '
+            'place of `jnp.float32`, also as the `dtype` of modules. If it is still so: '
+        ) + fix
     assert_close(
         slope,
         (high - low) / (2 * step),
         'the gradient is not the slope of the loss',
-        'A `stop_gradient` or `custom_vjp` on the way from parameters to output of one segment '
-        'is wrong; only what goes into the new state may be detached.',
+        fix,
         atol=0.0,
         rtol=1e-5,
     )
