@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from longmem_jax.author.fields import documented, problems, require_names
 from longmem_jax.author.recurrent import RecurrentMemory
 from longmem_jax.contract import Entry, Fields, Graft, LayerType, Recipe, Recipes, Scale
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, require_type
 from longmem_jax.host_layer import HostLayer
 from longmem_jax.views import Seen, Series, View
 
@@ -49,6 +49,7 @@ def memory(
       UsageError: no class of that kind, a field's `divides` or `share` is no setting of models, a method
         is missing, or `setup` is written in place of `parts`.
     """
+    require_type('name', name, str, "memory('gated_sums', GatedSums, ...): a name, then the class")
     if not (isinstance(module, type) and issubclass(module, RecurrentMemory)):
         what = getattr(module, '__name__', repr(module))
         raise UsageError(

@@ -1,6 +1,7 @@
 """Fields and parameters as the author of a memory declares them."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from longmem_jax.contract import Fields, ModelSettings
-from longmem_jax.errors import UsageError, unknown
+from longmem_jax.errors import UsageError, unknown, visible
 from longmem_jax.layers import initializers
 from longmem_jax.problems import above as must_be_above
 from longmem_jax.problems import at_least, between, one_of
@@ -43,13 +44,37 @@ def field(
       share: size of the model that 0 stands for: 'head_dim', 'num_heads', 'd_model'.
 
     Raises:
-      UsageError: `below` has no lower end.
+      UsageError: `below` has no lower end, or a config cannot hold the default.
     """
+    if not isinstance(default, (bool, int, float, str, tuple, type(None))):
+        shown = visible(repr(default), 60)
+        raise UsageError(
+            f'field {words!r}: default = {shown}: must be a number, True or False, a text, or a tuple '
+            'of these'
+        )
     if below is not None and least is None and above is None:
         raise UsageError(f'field {words!r}: below = {below} needs least or above, the lower end')
     among = among and tuple(among)
     rules = dict(least=least, above=above, below=below, among=among, divides=divides, share=share)
     return dataclasses.field(default=default, metadata={'words': words, **rules})
+
+
+def require_declared(layer: type) -> None:
+    """Raises `UsageError` if a field that a class declares has no default or no type."""
+    types = inspect.get_annotations(layer)
+    for name, kind in types.items():
+        if name not in vars(layer) and 'ClassVar' not in str(kind):
+            shown = getattr(kind, '__name__', kind)
+            raise UsageError(
+                f'{layer.__name__}.{name}: has no default; write {name}: {shown} = field(..., words), '
+                "with the paper's value"
+            )
+    for name, value in vars(layer).items():
+        if isinstance(value, dataclasses.Field) and name not in types:
+            shown = type(value.default).__name__
+            raise UsageError(
+                f'{layer.__name__}.{name}: has no type; write {name}: {shown} = field(...)'
+            )
 
 
 def require_names(layer: type) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from longmem_jax.author.called import call
 from longmem_jax.author.chunks import read_tokens
-from longmem_jax.author.fields import Param, field
+from longmem_jax.author.fields import Param, field, require_declared
 from longmem_jax.author.lane import Lane
 from longmem_jax.author.returned import (
     axes_hint,
@@ -52,6 +52,10 @@ class RecurrentMemory(nn.Module):
     In `inputs` and `output` arrays have no axis of the batch, in `step` and `chunked` none of the heads
     either. There the usual promotion of types and shapes holds, and products have full precision.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        require_declared(cls)
+        super().__init_subclass__(**options)
 
     takes_starts: ClassVar[bool] = True
     # Chunks begin where the document has a multiple of `chunk` tokens, which is part of the definition.

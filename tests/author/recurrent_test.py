@@ -262,6 +262,24 @@ def test_an_error_in_a_function_names_it_the_line_and_what_was_given(functions, 
         layer.init(jax.random.key(0), x, layer.start(batch_size=1))
 
 
+def test_a_field_that_is_declared_wrongly_is_told_how_to_write_it():
+    for message, declared in (
+        (
+            'Wrong.size: has no default; write size: int = field',
+            dict(__annotations__=dict(size=int)),
+        ),
+        ('Wrong.size: has no type; write size: int = field', dict(size=field(4, 'slots'))),
+    ):
+        with pytest.raises(UsageError, match=message):
+            type('Wrong', (First,), {'__module__': __name__, **declared})
+    with pytest.raises(UsageError, match=r"field 'slots': default = \[4\]: must be a number"):
+        field([4], 'slots')
+    with pytest.raises(
+        UsageError, match=r"name = .* of the type .*: give memory\('gated_sums', Gat"
+    ):
+        memory(First, 'first')
+
+
 class Counted(First):
     """A state whose first array is a count; its input of ones is 0 at padding."""
 
