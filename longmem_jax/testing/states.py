@@ -167,7 +167,8 @@ def far_counts(entry: Entry) -> None:
     """
     fix = (
         'Hold a count at its largest value (`segment.count_on`), or keep it modulo what it is used for '
-        '(`segment.count_round`): int32 ends at 2^31 - 1 tokens of one document.'
+        '(`segment.count_round`): int32 ends at 2^31 - 1 tokens of one document. `Lane.positions` stays '
+        'there, so what depends on a remainder of it needs a number of its own in the state.'
     )
     later = segments_of()
     later = later.replace(start=np.zeros_like(later.start))
