@@ -25,6 +25,8 @@ ADVICE: dict[type[Exception], str] = {
     ),
 }
 
+CAUGHT: tuple[type[Exception], ...] = (*SLIPS, *ADVICE)
+
 
 def named(what: str, function: Callable[..., Any]) -> str:
     """'Titans.step': the name of a method for messages; `what` alone of a function."""
@@ -58,7 +60,7 @@ def call(
         ) from None
     try:
         return function(*given)
-    except (*SLIPS, *ADVICE) as error:
+    except CAUGHT as error:
         if isinstance(error, UsageError):
             raise
         said = str(error).split('\n')[0].partition(' (https://')[0][:300].rstrip('.')

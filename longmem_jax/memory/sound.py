@@ -54,7 +54,8 @@ def _of_module(module: type, place: str) -> str:
                 f'{field.name}: {getattr(field.type, "__name__", field.type)} = ...'
             )
     for name, (arguments, named) in CALLS.items() if place != 'around' else ():
-        if (method := getattr(module, name, None)) is None:
+        method: Any = getattr(module, name, None)
+        if method is None:
             return f'{module.__name__} has no {name}, see contract.MemoryLayer'
         taken = inspect.signature(method)
         try:
@@ -66,7 +67,8 @@ def _of_module(module: type, place: str) -> str:
 
 
 def _of_recipes(recipe: Recipes) -> str:
-    for name, make in recipe.by_name.items():
+    by_name: dict[str, Any] = recipe.by_name
+    for name, make in by_name.items():
         if not callable(make):
             return (
                 f'recipe {name!r} = {_shown(make)}: must be a function of contract.Scale that returns a '
