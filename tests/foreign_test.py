@@ -21,7 +21,7 @@ from longmem_jax.config.base import base
 from longmem_jax.config.checks import require_runnable
 from longmem_jax.config.saved import restored
 from longmem_jax.config.sections import sections
-from longmem_jax.contract import Recipes
+from longmem_jax.contract import LayerType, Recipes
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
@@ -388,6 +388,10 @@ def of_layer(module, **others):
             of_layer(Layer, variants=dict(long=dict(number=2))),
             'Layer.number is no field, since it has no type; write number: int = 4',
         ),
+        (
+            of_layer(Layer, layer=LayerType(Layer, reach=lambda fields, segment: fields['sise'])),
+            "layer.reach: KeyError: 'sise'; it is called with the fields .*'size': 4.* and the tokens",
+        ),
         (of_layer(Layer, recipe=Recipes({'wrong': {}})), "recipe 'wrong' = {}: must be a function"),
         (
             of_layer(Layer, recipe=Recipes({'t2r': lambda scale: None})),
@@ -413,6 +417,13 @@ def test_a_recipe_that_gives_something_else_is_told_what_to_give(site):
     with pytest.raises(
         UsageError, match=r"its recipe gives {'size': 2}; it must give a contract.Rec"
     ):
+        longmem_jax.configure('quickstart:tiny,memory=wrong')
+
+
+def test_a_layer_without_a_recipe_is_told_to_give_one(site):
+    site()
+    longmem_jax.register('memory', 'wrong', of_layer(Layer))
+    with pytest.raises(UsageError, match="'wrong': a layer without a recipe; give its Entry one"):
         longmem_jax.configure('quickstart:tiny,memory=wrong')
 
 

@@ -120,6 +120,11 @@ def _memory(name: str, allowed: set[str]) -> None:
     of_layer = LAYERS[name].recipe.by_name if name in LAYERS and name not in allowed else ()
     if of_layer:
         raise UsageError(f'memory = {name!r}: a layer; its memories are {", ".join(of_layer)}')
+    if name in ATTENTION and name not in allowed and name not in LAYERS.own:
+        raise UsageError(
+            f'memory = {name!r}: a layer without a recipe; give its Entry one, such as recipe=Recipes('
+            f"{{'{name}': lambda scale: Recipe({{'{name}': {{}}}})}})"
+        )
     one_of('memory', name, sorted(allowed))
 
 

@@ -37,7 +37,12 @@ def problem_of(entry: Entry) -> str:
     module = entry.layer.module
     if not (isinstance(module, type) and issubclass(module, nn.Module)):
         return f'layer.module = {_shown(module)}: must be a class derived from flax.linen.Module'
-    return _of_module(module, entry.place) or _of_recipes(entry.recipe) or _of_toys(entry)
+    return (
+        _of_module(module, entry.place)
+        or _of_recipes(entry.recipe)
+        or _of_toys(entry)
+        or _of_functions(entry)
+    )
 
 
 def _of_module(module: type, place: str) -> str:
@@ -94,6 +99,24 @@ def _of_toys(entry: Entry) -> str:
                 )
             if name not in known:
                 return f'{what}: {no_field(module.__name__, name, known)}'
+    return ''
+
+
+def _of_functions(entry: Entry) -> str:
+    """What is told of the fields, asked about the defaults; it must not fail where others ask."""
+    layer, fields = entry.layer, entry.defaults()
+    asked = dict(losses=(fields,), extra=(fields,)) | (
+        dict(reach=(fields, 128)) if layer.reach is not None else {}
+    )
+    for name, given in asked.items():
+        try:
+            getattr(layer, name)(*given)
+        except Exception as error:
+            return (
+                f'layer.{name}: {type(error).__name__}: {error}; it is called with the fields '
+                f'{fields}'[:600]
+                + (' and the tokens of a segment' if name == 'reach' else '')
+            )
     return ''
 
 

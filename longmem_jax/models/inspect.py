@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from longmem_jax.around import Around
 from longmem_jax.attention.attend import INSPECTED, Look
 from longmem_jax.contract import ModelSettings
+from longmem_jax.errors import UsageError, visible
 from longmem_jax.segment import Segment
 from longmem_jax.views import NOWHERE, Held, Read, Seen, Series, View
 
@@ -193,11 +194,26 @@ def _of_tokens(glimpse: Glimpse, settings: ModelSettings, segment: Segment) -> G
 def _glimpse(view: View, seen: Seen, metrics: Any, per_head: Any) -> Glimpse:
     """The answers of a view; `metrics` and `per_head` are those of the layer's `Aux`."""
     held, after = (
-        view.held(seen.layer, state) if view.held else {} for state in (seen.state, seen.new)
+        _answer('held', dict, view.held(seen.layer, state)) if view.held else {}
+        for state in (seen.state, seen.new)
     )
-    series = view.series(seen) if view.series else Series()
+    series = _answer('series', Series, view.series(seen)) if view.series else Series()
     by_segment = {name: value.reshape(1, 1) for name, value in (metrics or {}).items()}
     by_segment |= {name: value[None] for name, value in (per_head or {}).items()}
     # Numbers by head say more than their mean.
     series = series.replace(by_segment=by_segment | series.by_segment)
-    return Glimpse(held, after, view.read(seen) if view.read else {}, series)
+    read = _answer('read', dict, view.read(seen)) if view.read else {}
+    return Glimpse(held, after, read, series)
+
+
+def _answer(name: str, kind: type, given: Any) -> Any:
+    """What a function of a `View` gave; raises `UsageError` if it is of another kind."""
+    of = dict(held=Held, read=Read).get(name)
+    wrong = not isinstance(given, kind)
+    if wrong or (of and not all(isinstance(each, of) for each in given.values())):
+        wanted = f'a dict of names to views.{of.__name__}' if of else 'a views.Series'
+        raise UsageError(
+            f'view.{name}: gave {visible(repr(given), 60)}; it must give {wanted}, see '
+            'longmem_jax/views.py'
+        )
+    return given

@@ -139,10 +139,14 @@ class Record:
         metrics = by_head(jax.device_get(metrics))
         bad = self.bad = int(metrics.get('skipped', 0))
         if bad >= plan.max_bad_steps:
+            never = (
+                'No step since the first was finite, as when a layer gives NaN from the beginning: '
+            )
+            never += 'longmem_jax.testing.conformance looks for that in a memory of your own. '
             raise UsageError(
                 f'{bad} steps in a row were not finite (config.train.max_bad_steps = '
                 f'{plan.max_bad_steps}); {plan.remedy}. Nothing of these steps was kept. '
-                f'{way_back(self._saved(), step, bad)}.'
+                f'{never * (bad == step)}{way_back(self._saved(), step, bad)}.'
             )
         self._warn(step, metrics)
         self._writer.each_step(step, metrics)

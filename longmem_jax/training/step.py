@@ -1,6 +1,6 @@
 """The training step: several segments in one compiled program, memories in the train state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import flax.struct
@@ -18,6 +18,7 @@ from longmem_jax.devices.sharding import (
     parameter_shardings,
     replicated,
 )
+from longmem_jax.errors import UsageError
 from longmem_jax.in_place import is_in_place, keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
@@ -240,9 +241,7 @@ def read_batch(
     aux = mean_over_segments(aux)
     losses = aux.losses
     weights = settings.loss_weights.to_dict()
-    missing = sorted(set(losses) - set(weights))
-    if missing:
-        raise ValueError(f'config.train.loss_weights has no weight for {missing}')
+    require_weights(losses, weights)
     tokens = jnp.maximum(total['scored'], 1.0)
     loss = total['nll'] / tokens
     objective = loss + settings.z_loss * total['log_z_squared'] / tokens
@@ -254,6 +253,16 @@ def read_batch(
         **{f'memory/{name}': value for name, value in (aux.metrics | aux.per_head).items()},
     }
     return objective, (memory, numbers, aux.statistics)
+
+
+def require_weights(losses: Iterable[str], weights: Iterable[str]) -> None:
+    """Raises `UsageError` if a loss of `Aux.losses` has no weight in the config."""
+    if missing := sorted({*losses} - {*weights}):
+        raise UsageError(
+            f'config.train.loss_weights has no weight for {", ".join(missing)}, which Aux.losses of a '
+            'layer have: a memory names its losses in LayerType.losses, and its recipe gives their '
+            'weights (Recipe.loss_weights)'
+        )
 
 
 def make_train_step(

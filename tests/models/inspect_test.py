@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.transformer_xl import TransformerXL
+from longmem_jax.models import inspect
 from longmem_jax.models.inspect import capture, looks
+from longmem_jax.views import Seen, View
 from tests.toys import BATCH, LENGTH, apply, random_segments, toy, with_config
 
 # One of every place that attends, with grouped positions, slots, caches and memories of entries.
@@ -138,3 +141,23 @@ def test_nothing_is_recorded_unless_asked_for():
         lambda key: model.init(key, segment, state, train=False), jax.random.key(0)
     )
     assert set(abstract) == {'params'}
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (
+            dict(held=lambda layer, state: state),
+            r'view.held: gave 3; it must give a dict of names to',
+        ),
+        (
+            dict(read=lambda seen: dict(window=1)),
+            r"view.read: gave {'window': 1}; .* to views.Read",
+        ),
+        (dict(series=lambda seen: {}), r'view.series: gave {}; it must give a views.Series'),
+    ],
+)
+def test_an_answer_of_another_kind_is_told_what_it_must_be(wrong, message):
+    seen = Seen(layer=None, x=None, state=3, new=3, segment=None, looks={})
+    with pytest.raises(UsageError, match=message):
+        inspect._glimpse(View(**wrong), seen, {}, {})

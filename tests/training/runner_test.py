@@ -225,6 +225,8 @@ def test_bad_steps_in_a_row_end_a_run(tmp_path, capsys):
     assert ', 1 bad steps' in capsys.readouterr().out
     with pytest.raises(UsageError, match='2 steps in a row were not finite .*; take smaller steps'):
         walk(tmp_path / 'together', bad=(2, 3))
+    with pytest.raises(UsageError, match='No step since the first was finite.*testing.conformance'):
+        walk(tmp_path / 'from_the_beginning', bad=(0, 1))
 
 
 def test_a_metric_above_zero_is_warned_of_once(tmp_path, capsys):

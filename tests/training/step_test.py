@@ -15,6 +15,7 @@ from longmem_jax.data import lanes
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.devices import generators, hardware, sharding
+from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, lower_step
 from longmem_jax.models import stack
 from longmem_jax.training import step as train_step
@@ -392,3 +393,11 @@ def test_what_computes_all_logits_refuses_parts_of_them():
     config.model.loss_blocks = 8
     (problem,) = checks.find_problems(config, 1)
     assert 'loss_blocks = 8: seq2seq models compute all logits at once' in problem
+
+
+def test_a_loss_without_a_weight_is_told_where_memories_declare_it():
+    train_step.require_weights(['slots'], ['slots', 'gates'])
+    with pytest.raises(
+        UsageError, match='no weight for gates, which Aux.losses .* LayerType.losses'
+    ):
+        train_step.require_weights(['slots', 'gates'], ['slots'])
