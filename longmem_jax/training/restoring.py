@@ -143,6 +143,12 @@ def _require_fits(
                 'with which it was saved; or use another --workdir, where config.train.start_from keeps '
                 'what this run has learned.'
             )
+        if all(line.startswith('memory/') for line in lines):
+            raise UsageError(
+                f'{where} has other states of the memories:\n  {listed}\nGo back to the code of the '
+                'memory and to the config.train that it was saved with, or use another --workdir, where '
+                'config.train.start_from keeps what this run has learned.'
+            )
         raise UsageError(
             f'{where} does not fit this configuration:\n  {listed}\nGo back to the config.optimizer and '
             'config.train that it was saved with, or use another --workdir.'

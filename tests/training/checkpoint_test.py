@@ -471,3 +471,11 @@ def test_tuples_of_a_configuration_are_no_difference():
     assert other_data(saved, given, 'checkpoint 3') == []
     changed = dataclasses.replace(given, settings=given.settings | {'rate': 0.2})
     assert other_settings(saved, changed) == ['rate: 0.1 in the checkpoint, 0.2 given']
+
+
+def test_a_memory_whose_code_has_changed_is_told_so():
+    saved, asked = ({f'memory/0/{name}': ((4, 8), 'float32')} for name in 'SM')
+    with pytest.raises(
+        UsageError, match='(?s)states of the memories.*M: nothing.*Go back to the code'
+    ):
+        restoring._require_fits(saved, asked, 'RUN/checkpoints/60', part=False)
