@@ -145,9 +145,7 @@ def graft(
     if is_pattern(name):
         raise UsageError(f'memory={name}: a host gets one memory; layers=0-5 says in which layers.')
     if (changes.recipe or name) not in known:
-        others = (
-            'the others cannot be put into a host, as the graft of their Entry says, or has none'
-        )
+        others = 'the others cannot be put into a host, which needs a graft in their Entry'
         raise UsageError(f'{unknown("memory", name, sorted(known))}; {others}.')
     recipe = recipes()[changes.recipe or name](scale_of(config, **sizes))
     main = _main(recipe)
