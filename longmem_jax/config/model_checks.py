@@ -66,6 +66,8 @@ def model_problems(model: Any, segment_length: int) -> list[str]:
             f'config.model.loss_blocks = {model.loss_blocks}: seq2seq models compute all logits at '
             'once; set it to 1'
         )
+    if segment_length < 1:  # a problem of the config; layers divide by it
+        return problems
     problems += _kind(model, segment_length)
     for name in sorted({*used(model)} & set(LAYERS)):
         problems += _fields(model, name, segment_length)

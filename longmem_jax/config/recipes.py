@@ -63,7 +63,8 @@ def recipes() -> dict[str, Callable[[Scale], Recipe]]:
     """Every name that `:memory=` accepts, with its recipe."""
     by_name: dict[str, Callable[[Scale], Recipe]] = {}
     for entry in LAYERS.values():
-        by_name = entry.recipe.by_name | by_name
+        for name, make in entry.recipe.by_name.items():
+            by_name.setdefault(name, make)  # of two of a name the first, which is ours
     return {name: functools.partial(_made, name, make) for name, make in by_name.items()}
 
 

@@ -40,6 +40,11 @@ def get_config(path, argument=''):
     return load(path).get_config(argument)
 
 
+def test_memories_stand_in_the_order_of_the_registry():
+    names = [name for entry in LAYERS.values() for name in entry.recipe.by_name]
+    assert list(recipes()) == list(dict.fromkeys(names))
+
+
 @pytest.mark.parametrize('argument', ['', 'tiny'])
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
 def test_config_is_runnable(path, argument):

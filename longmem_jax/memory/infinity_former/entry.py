@@ -67,7 +67,7 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
             f'num_basis = {fields["num_basis"]}: must be a multiple of the {len(widths)} widths, with '
             'at least 2 centres'
         )
-    if problems or not write_length:  # a segment without tokens is a problem of the config
+    if problems:
         return problems
     step = spacing(write_length, fields['num_samples'], fields['tau'])
     if min(widths) < step:
