@@ -223,9 +223,8 @@ def differences(host: Any, model: Any, skip: frozenset[str] = frozenset()) -> li
 def _write(kind: str, family: Family, model: Any) -> dict[str, Any]:
     """The attributes of a family that are nearest to a model."""
     given: dict[str, Any] = dict(model_type=kind, architectures=[family.architecture])
-    given['pad_token_id'] = (
-        None  # or transformers takes the family's, perhaps beyond this vocabulary
-    )
+    # Without it transformers takes the family's, which may be beyond this vocabulary.
+    given['pad_token_id'] = None
     given |= {name: model[field] for name, (field, *_) in family.copied.items()}
     sections = [model[name] for name in ('full', 'sliding') if name in model.attention]
     given[family.context] = model.num_positions or max(fields.window for fields in sections)
