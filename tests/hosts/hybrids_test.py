@@ -13,7 +13,7 @@ from longmem_jax.training.optimizer import parameter_groups, parameter_path
 from tests import toys
 from tests.hosts.export_test import assert_same, tensors_of
 from tests.hosts.hosts_test import GOLDENS, copied, folder_of, load, model_of
-from tests.parity_systems.hosts import EXPERTS, HYBRIDS
+from tests.parity_systems.hosts import EXPERTS, HYBRIDS, LATER
 
 LENGTH = 12
 
@@ -43,7 +43,7 @@ def test_two_segments_are_the_whole_text_of_transformers(name):
     )
 
 
-@pytest.mark.parametrize('name', (*HYBRIDS, EXPERTS))
+@pytest.mark.parametrize('name', (*HYBRIDS, EXPERTS, *LATER))
 def test_an_unchanged_host_is_the_same_bytes(name, tmp_path):
     host, params, _ = load(folder_of(name))
     export.save(tmp_path / 'out', host.model, params, like=host)
@@ -64,7 +64,7 @@ def test_a_model_trained_here_becomes_a_host(name, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again, params)
 
 
-@pytest.mark.parametrize('name', (*HYBRIDS, EXPERTS))
+@pytest.mark.parametrize('name', (*HYBRIDS, EXPERTS, *LATER))
 def test_config_json_goes_to_config_model_and_back(name):
     model = model_of(name)
     written = model_fields.attributes_of(model)

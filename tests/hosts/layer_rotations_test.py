@@ -12,7 +12,6 @@ from longmem_jax.hosts import export, hosts, model_fields, start
 from longmem_jax.layers import positions
 from longmem_jax.segment import Segment
 from tests import toys
-from tests.hosts.export_test import assert_same, tensors_of
 from tests.hosts.hosts_test import GOLDENS, copied, folder_of, load, model_of
 from tests.parity_systems.hosts import LATER
 
@@ -58,23 +57,6 @@ def test_two_segments_are_the_whole_text_of_transformers(name):
     assert 'new: nothing; ignored: nothing' in said
     found = read(host.model, params, tokens, LENGTH)
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
-
-
-@pytest.mark.parametrize('name', LATER)
-def test_an_unchanged_host_is_the_same_bytes(name, tmp_path):
-    host, params, _ = load(folder_of(name))
-    export.save(tmp_path / 'out', host.model, params, like=host)
-    assert_same(tensors_of(tmp_path / 'out'), tensors_of(folder_of(name)))
-    ours, theirs = (path / 'config.json' for path in (tmp_path / 'out', folder_of(name)))
-    assert ours.read_bytes() == theirs.read_bytes()
-
-
-@pytest.mark.parametrize('name', LATER)
-def test_config_json_goes_to_config_model_and_back(name):
-    model = model_of(name)
-    written = model_fields.attributes_of(model)
-    assert written['model_type'] == name
-    assert not model_fields.differences(model_fields.model_of(written, 'written'), model)
 
 
 @pytest.mark.slow
