@@ -33,7 +33,7 @@ from longmem_jax.layers.dropout import Dropout, asking_for_keys
 from longmem_jax.memory.alone import Surrounded, apart, module, parts_of, settings_read
 from longmem_jax.memory.checks import LONGEST, kernel_problems, layer_problems, size_problems
 from longmem_jax.memory.registry import ATTENTION, LAYERS
-from longmem_jax.memory.returned import require_initial, require_read
+from longmem_jax.memory.returned import initial, read
 from longmem_jax.problems import at_least, at_most, of_section
 from longmem_jax.segment import Aux, Segment, State, pack
 
@@ -87,7 +87,7 @@ class Layer(nn.Module):
 
     def initial_state(self, batch_size: int) -> State:
         """`start` for use within a module that owns this one."""
-        return require_initial(self.inner, self.inner.initial_state(batch_size), batch_size)
+        return initial(self.inner, batch_size)
 
     def __call__(
         self,
@@ -138,8 +138,7 @@ class Layer(nn.Module):
             state = reset_lanes(start, fresh, state)
         x = packing.pack(x.astype(self.settings.dtype))
         with asking_for_keys():
-            returned = self.inner(x, state, segment, train=train)
-            y, state, aux = require_read(self.inner, returned, x, state)
+            y, state, aux = read(self.inner, x, state, segment, train)
             y = self.drop(y, deterministic=not train)  # as a block of a model does with every layer
         if hasattr(state, 'carried'):  # what blocks of a model hand on is no part of the state
             state = state.replace(carried={})

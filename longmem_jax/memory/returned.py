@@ -1,4 +1,4 @@
-"""What the methods of a layer return, checked while they are traced: the error names the method."""
+"""Calls of the methods of a layer: what they return is checked, and an error names the method."""
 
 from typing import Any
 
@@ -6,11 +6,12 @@ import jax
 
 from longmem_jax.author.called import shown
 from longmem_jax.errors import UsageError
-from longmem_jax.segment import Aux, State
+from longmem_jax.segment import Aux, Segment, State
 
 
-def require_initial(layer: Any, state: State, batch_size: int) -> State:
-    """What `initial_state` gave; raises `UsageError` unless every leaf is [batch, ...]."""
+def initial(layer: Any, batch_size: int) -> State:
+    """The state that a layer begins with; raises `UsageError` unless every leaf is [batch, ...]."""
+    state = layer.initial_state(batch_size)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if getattr(leaf, 'shape', ())[:1] != (batch_size,):
             raise UsageError(
@@ -20,13 +21,13 @@ def require_initial(layer: Any, state: State, batch_size: int) -> State:
     return state
 
 
-def require_read(layer: Any, returned: Any, x: Any, state: State) -> tuple[Any, State, Aux]:
-    """What `__call__` of a layer gave for `x` and `state`: (y, the new state, `Aux`).
+def read(layer: Any, x: Any, state: State, segment: Segment, train: bool) -> tuple[Any, State, Aux]:
+    """A layer reads a segment: (y, the new state, `Aux`).
 
     Raises:
       UsageError: it is something else, y is not like `x`, or the new state not like `state`.
     """
-    where = f'{type(layer).__name__}.__call__'
+    where, returned = f'{type(layer).__name__}.__call__', layer(x, state, segment, train=train)
     y, new, aux = _parts(where, returned, 'y', 'the new state', 'an Aux')
     if not isinstance(aux, Aux):
         raise UsageError(
@@ -38,18 +39,20 @@ def require_read(layer: Any, returned: Any, x: Any, state: State) -> tuple[Any, 
     return y, new, aux
 
 
-def require_extended(layer: Any, returned: Any, x: Any, cache: Any) -> tuple[Any, Any]:
-    """What `extend` gave: (y, the cache); raises as `require_read`."""
+def extended(
+    layer: Any, x: Any, cache: Any, index: int | jax.Array, count: jax.Array
+) -> tuple[Any, Any]:
+    """A layer reads the next tokens of an open segment: (y, the cache); raises as `read`."""
     where = f'{type(layer).__name__}.extend'
-    y, new = _parts(where, returned, 'y', 'the cache')
+    y, new = _parts(where, layer.extend(x, cache, index, count), 'y', 'the cache')
     _require_like_x(where, y, x)
     _require_like(where, 'the cache', new, 'the cache before', cache)
     return y, new
 
 
-def require_closed(layer: Any, new: State, state: State) -> State:
-    """What `close_segment` gave; raises as `require_read`."""
-    where = f'{type(layer).__name__}.close_segment'
+def closed(layer: Any, state: State, cache: Any, count: jax.Array) -> State:
+    """The state after a layer has closed a segment; raises as `read`."""
+    where, new = f'{type(layer).__name__}.close_segment', layer.close_segment(state, cache, count)
     _require_like(where, 'the new state', new, 'the state before', state)
     return new
 

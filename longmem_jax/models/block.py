@@ -14,12 +14,7 @@ from longmem_jax.layers.dropout import Dropout
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.token_shift import TokenShift
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.memory.returned import (
-    require_closed,
-    require_extended,
-    require_initial,
-    require_read,
-)
+from longmem_jax.memory.returned import closed, extended, initial, read
 from longmem_jax.segment import Aux, Segment, merge_aux, select_lanes
 
 
@@ -156,16 +151,16 @@ class Block(nn.Module):
         """
         start = segment.start if segment.start.ndim == 2 else None
         shifted, recent = self.shift(x, state.recent, segment.valid.sum(1, jnp.int32), start)
-        y, attention_state, attention_aux = _read(
+        y, attention_state, attention_aux = read(
             self.attention, shifted, state.attention, segment, train
         )
         beside_state, auxes = None, [attention_aux]
         if self.beside is not None:
-            beside, beside_state, aux = _read(self.beside, shifted, state.beside, segment, train)
+            beside, beside_state, aux = read(self.beside, shifted, state.beside, segment, train)
             y, auxes = self._with_beside(y, beside), [attention_aux, aux]
         out = self._add(x, y, self.attention_norm, train, self.attention_output_norm)
         out = self._between(out, source, between, train)
-        y, feed_forward_state, feed_forward_aux = _read(
+        y, feed_forward_state, feed_forward_aux = read(
             self.feed_forward, x if self.parallel else out, state.feed_forward, segment, train
         )
         out = self._add(out, y, self.feed_forward_norm, train, self.feed_forward_output_norm)
@@ -183,10 +178,10 @@ class Block(nn.Module):
     def initial_state(self, batch_size: int) -> BlockState:
         """Memories at the start of a document; every leaf [batch_size, ...]."""
         return BlockState(
-            _initial(self.attention, batch_size),
-            _initial(self.feed_forward, batch_size),
+            initial(self.attention, batch_size),
+            initial(self.feed_forward, batch_size),
             self.shift.initial_state(batch_size),
-            None if self.beside is None else _initial(self.beside, batch_size),
+            None if self.beside is None else initial(self.beside, batch_size),
         )
 
     def open_segment(self, state: BlockState, batch_size: int) -> BlockState:
@@ -216,14 +211,14 @@ class Block(nn.Module):
     ) -> tuple[jax.Array, BlockState]:
         """Reads the first `count` of `x`, from `index` on; see `MemoryLayer` and `__call__`."""
         shifted, recent = self.shift(x, cache.recent, count)
-        y, attention_cache = _extended(self.attention, shifted, cache.attention, index, count)
+        y, attention_cache = extended(self.attention, shifted, cache.attention, index, count)
         beside_cache = None
         if self.beside is not None:
-            beside, beside_cache = _extended(self.beside, shifted, cache.beside, index, count)
+            beside, beside_cache = extended(self.beside, shifted, cache.beside, index, count)
             y = self._with_beside(y, beside)
         out = self._add(x, y, self.attention_norm, False, self.attention_output_norm)
         out = self._between(out, source, between, False)
-        y, feed_forward_cache = _extended(
+        y, feed_forward_cache = extended(
             self.feed_forward, x if self.parallel else out, cache.feed_forward, index, count
         )
         out = self._add(out, y, self.feed_forward_norm, False, self.feed_forward_output_norm)
@@ -232,32 +227,8 @@ class Block(nn.Module):
     def close_segment(self, state: BlockState, cache: BlockState, count: jax.Array) -> BlockState:
         """Writes the first `count` (int32 [batch]) positions of the open segment."""
         return BlockState(
-            _closed(self.attention, state.attention, cache.attention, count),
-            _closed(self.feed_forward, state.feed_forward, cache.feed_forward, count),
+            closed(self.attention, state.attention, cache.attention, count),
+            closed(self.feed_forward, state.feed_forward, cache.feed_forward, count),
             select_lanes(count > 0, cache.recent, state.recent),
-            None
-            if self.beside is None
-            else _closed(self.beside, state.beside, cache.beside, count),
+            None if self.beside is None else closed(self.beside, state.beside, cache.beside, count),
         )
-
-
-def _initial(layer: Any, batch_size: int) -> Any:
-    """The state that a layer begins with."""
-    return require_initial(layer, layer.initial_state(batch_size), batch_size)
-
-
-def _read(layer: Any, x: jax.Array, state: Any, segment: Segment, train: bool) -> Any:
-    """A layer reads a segment; what it returns is checked."""
-    return require_read(layer, layer(x, state, segment, train=train), x, state)
-
-
-def _extended(
-    layer: Any, x: jax.Array, cache: Any, index: int | jax.Array, count: jax.Array
-) -> tuple[jax.Array, Any]:
-    """A layer reads the next tokens of an open segment."""
-    return require_extended(layer, layer.extend(x, cache, index, count), x, cache)
-
-
-def _closed(layer: Any, state: Any, cache: Any, count: jax.Array) -> Any:
-    """A layer closes a segment."""
-    return require_closed(layer, layer.close_segment(state, cache, count), state)

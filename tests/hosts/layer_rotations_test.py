@@ -201,19 +201,27 @@ def test_layers_with_a_window_keep_it(memory):
     assert config.model.attention[2] == memory
 
 
-@pytest.mark.parametrize('name, layer', [('gemma3_text', 1), ('smollm3', 1), ('phi3', 0)])
-def test_an_empty_memory_in_a_layer_leaves_the_host(name, layer):
+@pytest.mark.parametrize(
+    'name, layer, length',
+    [
+        ('gemma3_text', 1, LENGTH),
+        ('gemma3_text', 0, 5),
+        ('smollm3', 1, LENGTH),
+        ('phi3', 0, LENGTH),
+    ],
+)
+def test_an_empty_memory_in_a_layer_leaves_the_host(name, layer, length):
     """The memory takes the base, or the lack of rotation, of the layer where it stands."""
     with np.load(GOLDENS / name / 'caseA.npz') as file:
-        tokens, wanted = file['in/tokens'][:, :LENGTH], file['out/logits'][:, :LENGTH]
+        tokens, wanted = file['in/tokens'][:, :length], file['out/logits'][:, :length]
     config = host_config.get_config(
-        f'path={folder_of(name)},memory=infini,layers={layer},segment={LENGTH}'
+        f'path={folder_of(name)},memory=infini,layers={layer},segment={length}'
     )
     params = hosts.load(
-        hosts.find(folder_of(name)), hosts.make(config.model, LENGTH), report=lambda line: None
+        hosts.find(folder_of(name)), hosts.make(config.model, length), report=lambda line: None
     )
     # Gates that are shut as far as float32 goes.
     gates = params[f'block_{layer}']['attention']['gate']
     params[f'block_{layer}']['attention']['gate'] = jnp.full_like(gates, -30.0)
-    found = read(config.model, params, tokens, LENGTH)
+    found = read(config.model, params, tokens, length)
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
