@@ -16,6 +16,7 @@ from longmem_jax.config import checks, overrides
 from longmem_jax.errors import UsageError
 
 SIZES = {'mqar': ('64 x 4', '128 x 8'), 'surface': ('64', '4096'), 'recall': ('16', '64')}
+SIZES |= dict.fromkeys(('swaps', 'state'), ('1x', '4x', '16x'))
 
 
 def cell(column, seed, **changes):
@@ -428,11 +429,15 @@ def test_every_row_is_told_apart(tmp_path, made_figures, monkeypatch):
     """A panel or a labelled line per row; seven panels are more than one line of them."""
     every = rows.names()[:7]
     monkeypatch.setattr(rows, 'names', lambda: every)
-    for column, row, seed in itertools.product(('mqar', 'surface', 'stdlib'), every, (0, 1)):
+    alone = {'product: its segment of 8': 0.5}
+    floors = {'scores': {'state_tracking': dict.fromkeys(SIZES['swaps'], alone)}}
+    cells.save(tmp_path, 'swaps', cells.FLOORS, 0, floors)
+    tested = ('mqar', 'surface', 'stdlib', 'swaps', 'state')
+    for column, row, seed in itertools.product(tested, every, (0, 1)):
         cells.save(tmp_path, column, row, seed, cell(column, seed))
     files = pictures.draw(table.collect(tmp_path), tmp_path)
-    assert [file.name for file in files] == ['pairs.png', 'surface.png', 'cost.png']
-    pairs, surface, cost = made_figures
+    assert [file.stem for file in files] == ['pairs', 'surface', 'cost', 'computed']
+    pairs, surface, cost, computed = made_figures
     for figure in (pairs, surface):
         panels = [axes for axes in figure.axes if axes.get_visible() and axes.get_title()]
         assert [axes.get_title().split('\n')[0] for axes in panels] == every
@@ -447,7 +452,12 @@ def test_every_row_is_told_apart(tmp_path, made_figures, monkeypatch):
         '64',
     ]
     assert surface.axes[0].get_title().endswith('2.0 kB of state')
-    assert [label.get_text() for label in cost.axes[0].get_yticklabels()] == every[::-1]
+    for figure in (cost, computed):
+        assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == every[::-1]
+    swaps, state = computed.axes
+    dashed = [line for line in swaps.lines if line.get_linestyle() == '--']
+    assert [[*line.get_xdata()] for line in dashed] == [[50, 50]] * 3 + [[]]
+    assert [*dict.fromkeys(x for line in state.lines for x in line.get_xdata())] == [55, 50, 60]
 
 
 # Instead of attention, of a feed-forward layer, and around blocks.

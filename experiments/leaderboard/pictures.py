@@ -1,4 +1,4 @@
-"""Three figures of the leaderboard: every row has a panel, or a line, of its own."""
+"""Four figures of the leaderboard: every row has a panel, or a line, of its own."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ ACROSS = 5
 def draw(found: table.Found, output: Path) -> list[Path]:
     """Writes the figures that have cells, as PNG files in `output`; returns their paths."""
     drawn = []
-    for name, function in (('pairs', by_pairs), ('surface', surface), ('cost', by_cost)):
+    for name, function in FIGURES.items():
         figure = function(found)
         if figure is not None:
             drawn.append(output / f'{name}.png')
@@ -157,21 +157,75 @@ def by_cost(found: table.Found) -> matplotlib.figure.Figure | None:
     sides = [(title, values) for title, values in sides if values]
     if not sides:
         return None
-    order = [row for row in rows.names() if row in state][::-1]
+    figure, grid, order = _lines(sides, [row for row in rows.names() if row in state])
+    for axes, (_, values) in zip(grid, sides, strict=True):
+        _dots(axes, order, values, 'C0')
+    grid[0].set_xscale('symlog', linthresh=1)  # a row without a memory has no state
+    return figure
+
+
+def computed(found: table.Found) -> matplotlib.figure.Figure | None:
+    """State tracking: a line per row, dots by length, and dashed what a segment alone would give."""
+    names = [name for name in COMPUTED if table.memories(found.get(name, {}))]
+    if not names:
+        return None
+    sides = [(f'{COMPUTED[name]}: right, %', table.memories(found[name])) for name in names]
+    best: dict[str, float] = {}
+    for _, by_row in reversed(sides):  # by the first column; last are rows that only the second has
+        first = {row: _mean(of, 'state_tracking', '1x', 'kept')[0] for row, of in by_row.items()}
+        best = dict(sorted(first.items(), key=lambda item: -item[1])) | {
+            row: mean for row, mean in best.items() if row not in first
+        }
+    figure, grid, order = _lines(sides, list(best))
+    for axes, name in zip(grid, names, strict=True):
+        by_row = table.memories(found[name])
+        floors = table.of_rules('state_tracking', found[name], list(TIMES))
+        alone = next((of for rule, of in floors.items() if 'segment' in rule), [None] * len(TIMES))
+        for times, color, floor in zip(TIMES, ('C0', 'C1', 'C2'), alone, strict=True):
+            of_rows = {
+                row: _mean(of, 'state_tracking', times, 'kept') for row, of in by_row.items()
+            }
+            _dots(axes, order, of_rows, color)
+            axes.plot([], [], 'o', markersize=4, color=color, label=TIMES[times])
+            if floor is not None:
+                axes.axvline(100 * floor, linestyle='--', color=color, linewidth=0.9)
+        axes.set_xlim(-3, 103)
+    grid[0].plot([], [], '--', color='0.4', label='what its segment alone gives')
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc='outside upper center', ncols=2, fontsize=8)
+    return figure
+
+
+def _lines(
+    sides: list[tuple[str, Any]], order: list[str]
+) -> tuple[matplotlib.figure.Figure, Any, list[str]]:
+    """Panels side by side with a line per row, the first on top; (figure, axes, rows from below)."""
+    order = order[::-1]
     figure = figures.figure(1.6 + 2.3 * len(sides), 1.0 + 0.27 * len(order))
     grid = figure.subplots(1, len(sides), sharey=True, squeeze=False).reshape(-1)
-    for axes, (title, values) in zip(grid, sides, strict=True):
-        for place, row in enumerate(order):
-            if row in values:
-                mean, low, high = values[row]
-                axes.errorbar(
-                    [mean], [place], xerr=[[mean - low], [high - mean]], marker='o', markersize=4,
-                    color='C0', capsize=2,
-                )  # fmt: skip
+    for axes, (title, _) in zip(grid, sides, strict=True):
         axes.set_xlabel(title, fontsize=8)
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize=8)
-    grid[0].set_xscale('symlog', linthresh=1)  # a row without a memory has no state
     grid[0].set_yticks(range(len(order)), order)
     grid[0].set_ylim(-0.7, len(order) - 0.3)
-    return figure
+    return figure, grid, order
+
+
+def _dots(
+    axes: Any, order: list[str], values: dict[str, tuple[float, float, float]], color: str
+) -> None:
+    """Means with their ranges on the lines of `order`; (mean, least, greatest) by row."""
+    for place, row in enumerate(order):
+        if row in values:
+            mean, low, high = values[row]
+            axes.errorbar(
+                [mean], [place], xerr=[[mean - low], [high - mean]], marker='o', markersize=4,
+                color=color, capsize=2,
+            )  # fmt: skip
+
+
+FIGURES = dict(pairs=by_pairs, surface=surface, cost=by_cost, computed=computed)
+# Columns of state tracking, and the lengths of their tests that are shown.
+COMPUTED = {'swaps': 'swaps of five things', 'state': 'orders of three things'}
+TIMES = {'1x': '16 elements, as in training', '4x': '64', '16x': '256'}
