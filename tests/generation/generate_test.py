@@ -1,6 +1,7 @@
 """Sampling, streaming of text, and memories as files."""
 
 import os
+import re
 import signal
 
 import jax
@@ -109,6 +110,25 @@ def test_written_tokens_are_read_too():
     np.testing.assert_array_equal(reader.pending, again.pending)
     for a, b in zip(jax.tree.leaves(reader.state), jax.tree.leaves(again.state), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize('name', ['full', 'transformer_xl', 'infini'])
+def test_drawing_a_token_copies_no_cache(name):
+    """Only closing a segment may, which is a computation of its own."""
+    model, params = toy(name)
+    reader = Reader(model, params, fresh_state(model, params, 1), NONE)
+    reader.read(np.asarray(random_segments(batch=1).tokens[0]))
+    stream, key, greedy = reader._stream, jax.random.key(0), (0.0, 0, 1.0)
+    args = (model, params, reader.logits, stream, key, 8, 8, VOCAB, greedy)
+    text = continue_stream.lower(*args).compile().as_text()
+    reading = '\n'.join(part for part in text.split('\n\n') if 'Model.close_segment' not in part)
+    assert 'Model.extend' in reading and len(reading) < len(text)
+    shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(stream.cache) if jnp.ndim(leaf) == 4}
+    copied = {
+        tuple(map(int, shape.split(',')))
+        for shape in re.findall(r'\[([\d,]+)\]\S* copy\(', reading)
+    }
+    assert shapes and not shapes & copied, 'see `_in_a_loop` of attention/self_attention.py'
 
 
 def test_beams_find_the_likeliest_text_across_a_border_and_remember_it():
