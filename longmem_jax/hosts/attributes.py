@@ -13,12 +13,13 @@ from longmem_jax.untrusted.schema import shown
 HARMLESS = frozenset(
     """
     _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path name_or_path
+    _model_name_or_path
     architectures model_type transformers_version dtype torch_dtype longmem
     attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout
     classifier_dropout_prob embd_pdrop embed_dropout hidden_dropout hidden_dropout_prob resid_dropout
     resid_pdrop summary_first_dropout
-    bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id forced_bos_token_id
-    forced_eos_token_id prefix tokenizer_class vocab_file
+    bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id
+    forced_bos_token_id forced_eos_token_id prefix tokenizer_class vocab_file
     initializer_range init_std initializer_factor _num_labels output_past
     finetuning_task id2label label2id num_labels problem_type task_specific_params
     summary_activation summary_proj_to_labels summary_type summary_use_proj directionality
