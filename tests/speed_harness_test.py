@@ -6,10 +6,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.speed import compare, history, ours, products
 from experiments.speed.cases import CASES, TOY, Case
+from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.hosts import hosts
 
 PEER = """
 import ctypes
@@ -77,6 +80,21 @@ def test_cases_with_adam_learn_and_others_do_not(adam):
     step = ours.build(dataclasses.replace(case, layer=layer, adam=adam), TOY)
     first, second = step(), step()
     assert (second < first) if adam else (second == first)
+
+
+def test_prompts_are_those_of_the_decoder_in_a_folder():
+    """The first of two prompts is continued as by reading all of it again for every token."""
+    folder = Path(__file__).parent / 'goldens/llama/hf'
+    host = hosts.find(folder)
+    model = hosts.make(host.plain, 16)
+    params = hosts.load(host, model, report=lambda line: None)
+    text = np.random.default_rng(0).integers(0, 61, (2, 9))[:1]
+    for _ in range(3):
+        reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
+        reader.read(text)
+        text = np.append(text, [[int(reader.logits.argmax())]], axis=1)
+    step = ours.build(Case('', prompt=9, drawn=3, texts=2), TOY, str(folder))
+    assert step() == step() == text[0, -1]
 
 
 def test_every_peer_has_a_file():

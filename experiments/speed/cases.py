@@ -24,7 +24,7 @@ class Sizes:
 
 FULL = Sizes()
 TOY = Sizes(layers=3, width=16, heads=2, feed_forward=24, segment=8, lanes=2, vocab=32)
-GPT2 = Sizes(layers=12, width=768, heads=12, feed_forward=3072, segment=512, lanes=1, vocab=50_257)
+DECODER = Sizes(segment=512)  # the others are those of a folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Case:
       sizes: those of both sides; None = `FULL`.
       prompt: tokens that a pretrained decoder reads and continues in a step; 0 = the case is no prompt.
       drawn: tokens of the continuation, each the most likely one.
+      texts: prompts of a step, all of the same length.
     """
 
     label: str
@@ -55,13 +56,15 @@ class Case:
     sizes: Sizes | None = None
     prompt: int = 0
     drawn: int = 1
+    texts: int = 1
 
 
-def _prompt(tokens: int, drawn: int = 1) -> Case:
-    """A prompt and its continuation, by a GPT-2 with new parameters."""
-    label = f'a prompt of {tokens}, {drawn} drawn' if drawn > 1 else f'a prompt of {tokens}'
-    peer = dict(prompt=tokens, drawn=drawn)
-    return Case(label, fill=2, peer=peer, sizes=GPT2, prompt=tokens, drawn=drawn)
+def _prompt(tokens: int, drawn: int = 1, texts: int = 1) -> Case:
+    """Prompts and their continuations, by the decoder in the folder `--checkout`."""
+    label = f'{texts} prompts of {tokens:,}' if texts > 1 else f'a prompt of {tokens:,}'
+    label += f', {drawn} drawn' if drawn > 1 else ''
+    asked = dict(prompt=tokens, drawn=drawn, texts=texts)
+    return Case(label, fill=1, peer=asked, sizes=DECODER, **asked)
 
 
 def _slots(num_keys: int, sparse: bool, adam: bool = False) -> Case:
@@ -185,6 +188,9 @@ CASES = {
     'transformers': {
         **{str(tokens): _prompt(tokens) for tokens in (64, 256, 512, 513)},
         'drawn': _prompt(512, 33),
+        'batch': _prompt(512, 33, texts=8),
+        '8192': _prompt(8192),
+        '8192_drawn': _prompt(8192, 33),
     },
     'memorizing': {
         '8192': Case(

@@ -3,8 +3,9 @@
 python -m experiments.speed.compare --peer=product_keys --checkout=XLM --python=PYTHON
 
 Both sides do the same work, one process each, and take turns step by step, so that whatever else the
-machine does slows both. `--checkout` is a clone of the peer's repository; without it our side runs
-alone. `--python` runs the peer's side, if PyTorch is in another environment than ours.
+machine does slows both. `--checkout` is a clone of the peer's repository, and for `--peer=transformers`
+the folder of a pretrained decoder, which both sides read; without it our side runs alone. `--python`
+runs the peer's side, if PyTorch is in another environment than ours.
 """
 
 import argparse
@@ -158,10 +159,11 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
     common = [f'--peer={options.peer}', f'--case={name}', f'--fill={fill}']
     common += [f'--cores={options.cores}'] + ['--toy'] * options.toy
     began, load = time.time(), os.getloadavg()[0]
-    sides = [Side('our side', sys.executable, [*common, f'--side={OURS}'])]
+    checkout = Path(options.checkout).resolve()
+    read = [f'--checkout={checkout}'] * bool(case.prompt and options.checkout)
+    sides = [Side('our side', sys.executable, [*common, *read, f'--side={OURS}'])]
     if options.checkout:
         module = options.module or f'experiments.speed.peers.{options.peer}'
-        checkout = Path(options.checkout).resolve()
         theirs = [*common, f'--side={module}', f'--checkout={checkout}']
         python = os.path.abspath(shutil.which(options.python) or options.python)
         peer = Side(f'the peer {options.peer}', python, theirs, options.pages)

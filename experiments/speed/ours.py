@@ -16,8 +16,10 @@ from longmem_jax.configs import benchmark, host
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.generation import cache
 from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.hosts import hosts
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.models.kinds import make_model
+from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment
 from longmem_jax.standalone import make_layer
@@ -185,13 +187,37 @@ def recurrent(case: Case, sizes: Sizes, documents: int = 0) -> Step:
     return Step(call, lambda: step.lower(params, x, state, start))
 
 
-def prompt(case: Case, sizes: Sizes) -> Step:
-    """Steps that read a prompt from its start and continue it, by the most likely tokens."""
-    config = host.get_config(f'memory=none,segment={sizes.segment}')
-    size(config, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward)
-    config.model.vocab_size = sizes.vocab
+def prompt(case: Case, sizes: Sizes, folder: str = '') -> Step:
+    """Steps that read prompts from their start and continue them, by the most likely tokens.
+
+    Args:
+      folder: of a pretrained decoder; '' = a GPT-2 of these `sizes` with new parameters.
+    """
+    path = f'path={folder},' * bool(folder)
+    config = host.get_config(f'{path}memory=none,segment={sizes.segment}')
+    if not folder:
+        size(config, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward)
+        config.model.vocab_size = sizes.vocab
     # Its cache is as long as the text, as in `--mode=generate` and in the peer.
     built = cache.for_texts(make_model(config.model, sizes.segment), case.prompt + case.drawn)
+    params = hosts.load(hosts.find(folder), built) if folder else _new(built)
+    texts, words = case.texts, config.model.vocab_size
+    # As in the peer.
+    tokens = np.random.default_rng(0).integers(0, words, (texts, case.prompt)).astype(np.int32)
+
+    def call() -> float:
+        state = fresh_state(built, params, texts)
+        reader = Reader(built, params, state, np.zeros((texts, 0), np.int32))
+        reader.read(tokens)
+        if case.drawn > 1:
+            draw(reader, case.drawn - 1, words, temperature=0.0, chunk=16)
+        return float(reader.logits[0].argmax())
+
+    return Step(call, None)
+
+
+def _new(model: LanguageModel) -> Any:
+    """New parameters, one by one: `initial_parameters` would need more memory than the step."""
     random = np.random.default_rng(0)
 
     def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -199,26 +225,15 @@ def prompt(case: Case, sizes: Sizes) -> Step:
         array *= 0.02
         return jnp.asarray(array)
 
-    # Made as they are, one by one: `initial_parameters` would need more memory than the step.
-    params = jax.tree.map(
-        drawn, jax.eval_shape(lambda: unbox(initial_parameters(built, jax.random.key(0))))
+    return jax.tree.map(
+        drawn, jax.eval_shape(lambda: unbox(initial_parameters(model, jax.random.key(0))))
     )
-    tokens = random.integers(0, sizes.vocab, (1, case.prompt), np.int32)
-
-    def call() -> float:
-        reader = Reader(built, params, fresh_state(built, params, 1), np.zeros((1, 0), np.int32))
-        reader.read(tokens)
-        if case.drawn > 1:
-            draw(reader, case.drawn - 1, sizes.vocab, temperature=0.0, chunk=16)
-        return float(reader.logits.argmax())
-
-    return Step(call, None)
 
 
-def build(case: Case, sizes: Sizes) -> Step:
-    """The step of a case: forward and backward, or a prompt."""
+def build(case: Case, sizes: Sizes, folder: str = '') -> Step:
+    """The step of a case: forward and backward, or a prompt of the decoder in `folder`."""
     if case.prompt:
-        return prompt(case, sizes)
+        return prompt(case, sizes, folder)
     if case.config is None:
         return (recurrent if 'memory' in case.layer else layer)(case, sizes)
     return model(case, sizes)

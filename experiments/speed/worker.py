@@ -32,7 +32,9 @@ def make_step(
         from experiments.speed import ours
 
         root = Path(longmem_jax.__file__).resolve().parents[1]
-        return ours.build(case, sizes), dict(software=f'jax {jax.__version__}', root=str(root))
+        folder = (options.checkout,) if options.checkout else ()  # earlier versions have none
+        step = ours.build(case, sizes, *folder)
+        return step, dict(software=f'jax {jax.__version__}', root=str(root))
     sys.path.insert(0, options.checkout)
     peer = importlib.import_module(options.side)
     torch = sys.modules.get('torch')
@@ -41,7 +43,8 @@ def make_step(
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     if torch.cuda.is_available():  # where our side is, too
         torch.set_default_device('cuda')
-    return peer.build(case.peer, sizes), dict(software=f'torch {torch.__version__}', root='')
+    settings = case.peer | (dict(folder=options.checkout) if case.prompt else {})
+    return peer.build(settings, sizes), dict(software=f'torch {torch.__version__}', root='')
 
 
 def timed(step: Callable[[], float]) -> dict[str, float]:

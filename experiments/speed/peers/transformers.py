@@ -1,39 +1,35 @@
-"""Hugging Face's transformers: a GPT-2 with new parameters reads a prompt and continues it."""
+"""Hugging Face's transformers: a pretrained decoder reads prompts and continues them."""
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM
 
 
 def build(settings: dict[str, Any], sizes: Any) -> Callable[[], float]:
-    """Steps that read a prompt from its start and continue it, by the most likely tokens.
+    """Steps that read prompts from their start and continue them, by the most likely tokens.
 
     Args:
-      settings: `prompt` and `drawn`, the tokens of both.
-      sizes: of the model.
+      settings: `folder` of the decoder, and `prompt`, `drawn` and `texts`: tokens of both, and prompts.
+      sizes: are those of the folder.
     """
-    longest = settings['prompt'] + settings['drawn']
-    config = GPT2Config(
-        vocab_size=sizes.vocab,
-        n_positions=max(1024, longest),
-        n_embd=sizes.width,
-        n_layer=sizes.layers,
-        n_head=sizes.heads,
-        n_inner=sizes.feed_forward,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    model = GPT2LMHeadModel(config).eval()
-    tokens = torch.randint(0, sizes.vocab, (1, settings['prompt']))
-    number = dict(min_new_tokens=settings['drawn'], max_new_tokens=settings['drawn'])
+    model = AutoModelForCausalLM.from_pretrained(settings['folder'], dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None  # as many as are asked for
+    shape = (settings['texts'], settings['prompt'])
+    random = np.random.default_rng(0).integers(0, model.config.vocab_size, shape)
+    tokens = torch.as_tensor(random, device=model.device)
 
     @torch.no_grad()
     def call() -> float:
-        mask = torch.ones_like(tokens)
         read = model.generate(
-            tokens, attention_mask=mask, do_sample=False, pad_token_id=0, **number
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            do_sample=False,
+            pad_token_id=0,
+            min_new_tokens=settings['drawn'],
+            max_new_tokens=settings['drawn'],
         )
         return float(read[0, -1])
 
