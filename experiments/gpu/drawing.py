@@ -13,7 +13,7 @@ from experiments.gpu.job import Place, memories, seconds_left
 from experiments.gpu.steps import config_of, experiment_of
 from experiments.speed.bench import bytes_per_lane, draw
 from longmem_jax.devices import initial
-from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.generation.reader import Reader
 
 PEER = 'transformers'
 LANES, CONTEXTS, DRAWN, ROUNDS = (1, 8, 64), (1024, 16_384, 131_072, 1_048_576), 64, 3
@@ -62,7 +62,7 @@ def continued(memory: str, lanes: int, tiny: bool) -> Callable[[int], tuple[floa
     experiment = experiment_of(config_of(memory, 512, 12, lanes, tiny))
     model, params = experiment.evaluation_model, initial.arrays(experiment.make_state).params
     size = bytes_per_lane(model, params)
-    reader = Reader(model, params, fresh_state(model, params, lanes), np.zeros((lanes, 0), int))
+    reader = Reader(model, params, lanes=lanes)
     random, done = np.random.default_rng(0), 0
 
     def drawing_time() -> float:

@@ -15,7 +15,7 @@ from longmem_jax.config.base import size
 from longmem_jax.configs import benchmark, host
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.generation import cache
-from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.generation.reader import Reader
 from longmem_jax.hosts import hosts
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.models.kinds import make_model
@@ -206,8 +206,7 @@ def prompt(case: Case, sizes: Sizes, folder: str = '') -> Step:
     tokens = np.random.default_rng(0).integers(0, words, (texts, case.prompt)).astype(np.int32)
 
     def call() -> float:
-        state = fresh_state(built, params, texts)
-        reader = Reader(built, params, state, np.zeros((texts, 0), np.int32))
+        reader = Reader(built, params, lanes=texts)
         reader.read(tokens)
         if case.drawn > 1:
             draw(reader, case.drawn - 1, words, temperature=0.0, chunk=16)

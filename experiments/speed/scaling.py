@@ -37,7 +37,7 @@ from longmem_jax.devices import initial, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.generation.reader import Reader
 
 MEMORIES = ('transformer_xl', 'infini', 'expire_span', 'compressive', 'memorizing')
 CONTEXTS, TOY_CONTEXTS = (1024, 16_384, 131_072), (8, 16)
@@ -103,7 +103,7 @@ def contexts(memories: Sequence[str], rounds: int, toy: bool) -> Table:
     for memory in memories:
         experiment, params = new_model(config_of(memory, toy))
         model = experiment.evaluation_model
-        reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
+        reader = Reader(model, params)
         reader.read(np.zeros((1, 1), np.int32))  # the first of a segment stays open
         readers[memory] = reader
 

@@ -78,11 +78,7 @@ class Writer:
         """A reader that has read a prompt, and in words what it has read."""
         tokens, begun = self.tokens(text)
         self.fit(tokens.size)
-        if self._memory is not None:
-            state, pending = self._memory
-        else:
-            state, pending = fresh_state(self.model, self.params, 1), np.zeros((1, 0), np.int32)
-        reader = Reader(self.model, self.params, state, pending)
+        reader = Reader(self.model, self.params, *(self._memory or ()))
         if tokens.size:
             waiting = Waiting('Reading the prompt', tokens.size, 'tokens', out=sys.stderr)
             with contextlib.closing(waiting):

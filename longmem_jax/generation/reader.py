@@ -104,6 +104,12 @@ def fresh_state(model: LanguageModel, params: Any, batch_size: int) -> Any:
     return model.apply({'params': params}, batch_size, method='initial_state')
 
 
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _fresh(model: LanguageModel, params: Any, lanes: int) -> Any:
+    """`fresh_state` in one program; none of it is a parameter, so that it may be donated."""
+    return jax.tree.map(jnp.copy, fresh_state(model, params, lanes))
+
+
 class Reader:
     """Reads and continues one text per lane; memory and time per token do not grow with it.
 
@@ -113,15 +119,25 @@ class Reader:
       logits: [batch, vocab] of the next token; None before the first token.
     """
 
-    def __init__(self, model: LanguageModel, params: Any, state: Any, pending: np.ndarray):
-        """Starts from a copy of memories, and the tokens read since; see `fresh_state`."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        params: Any,
+        state: Any = None,
+        pending: np.ndarray | None = None,
+        *,
+        lanes: int = 1,
+    ):
+        """Starts from a copy of memories and the tokens read since, or from the start of `lanes`."""
         self.model, self.params = model, params
         # There is one copy of the memories: that of the stream, as soon as there is a stream.
-        self._state = jax.tree.map(jnp.copy, state)
-        self.pending = np.zeros((pending.shape[0], 0), np.int32)
+        made = state is None
+        self._state = _fresh(model, params, lanes) if made else jax.tree.map(jnp.copy, state)
+        lanes = lanes if pending is None else pending.shape[0]
+        self.pending = np.zeros((lanes, 0), np.int32)
         self.logits: jax.Array | None = None
         self._stream: Stream | None = None
-        if pending.shape[1]:
+        if pending is not None and pending.shape[1]:
             self.read(pending)
 
     @property

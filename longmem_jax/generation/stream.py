@@ -99,9 +99,12 @@ def read_token(
     position = stream.begin + stream.index
     full = position == model.segment_length
     opens = full if start is None else full | start
+    alone = batch_size == 1 and start is None
 
     def write_full(stream: Stream) -> Any:
-        return select_lanes(full, close_stream(model, params, stream), stream.state)
+        closed = close_stream(model, params, stream)
+        # Memories of a single lane need no second place.
+        return closed if alone else select_lanes(full, closed, stream.state)
 
     def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
         _, stream = carry
@@ -113,7 +116,7 @@ def read_token(
             state = reset_lanes(start, fresh, state)
         opened = open_stream(model, params, state, batch_size)
         opened = opened.replace(begin=position % model.segment_length)
-        return jnp.bool_(False), select_lanes(opens, opened, stream)
+        return jnp.bool_(False), opened if alone else select_lanes(opens, opened, stream)
 
     # A loop of one turn or none: unlike a `cond`, it copies neither memories nor caches.
     _, stream = jax.lax.while_loop(lambda carry: carry[0], next_segment, (opens.any(), stream))

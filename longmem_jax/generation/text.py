@@ -13,7 +13,7 @@ from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.files import require_writable
-from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.generation.reader import Reader
 from longmem_jax.models.language_model import LanguageModel
 
 NONE = np.zeros((0,), np.int32)
@@ -151,7 +151,7 @@ class TextStream:
 
 def sample_text(model: LanguageModel, params: Any, tokenizer: Tokenizer, settings: Any) -> str:
     """Generates `settings.sample_length` tokens without a prompt; `settings` is `config.generate`."""
-    reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
+    reader = Reader(model, params)
     reader.read(np.asarray([[tokenizer.begin]], np.int32))
     stream = TextStream(tokenizer)
     chunks = reader.write(
