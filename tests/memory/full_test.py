@@ -126,6 +126,25 @@ def test_a_cache_that_holds_the_text_is_enough():
     np.testing.assert_array_equal(changed.any(axis=-1)[0], [False] * 5 + [True] * 3 + [False] * 4)
 
 
+def test_only_the_filled_part_of_a_cache_is_read():
+    """The rest may be anything; in training and under the microscope all of it is read."""
+    config = config_of(window=32)
+    params, tokens = start(config)
+    model = make_model(config, 4)
+    wanted = read(config, params, tokens, 4)
+    state = model.apply({'params': params}, 1, method='initial_state')
+    never = jnp.nan  # an inner product with it, even one that is masked afterwards, gives itself
+    state = jax.tree.map(lambda leaf: leaf + never if leaf.ndim == 4 else leaf, state)
+    found = []
+    for part in np.split(tokens, LENGTH // 4, axis=1):
+        segment = Segment(part, jnp.ones(part.shape, bool), jnp.zeros((1,), bool))
+        logits, state, _ = model.apply({'params': params}, segment, state, train=False)
+        found.append(logits)
+    np.testing.assert_allclose(jnp.concatenate(found, axis=1), wanted, atol=2e-5)
+    logits, *_ = model.apply({'params': params}, segment, state, train=True)
+    assert jnp.isnan(logits).all()
+
+
 def test_a_cache_of_half_the_bytes():
     config = config_of()
     params, tokens = start(config)
