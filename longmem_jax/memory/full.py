@@ -8,7 +8,7 @@ earlier segments of the same training step.
 Tokens see `window` tokens, and the cache has room for those before the segment. A run whose texts are
 shorter, or that has less memory, keeps fewer (`settings.cache_tokens`): then tokens see what is kept and
 their own segment. Nothing else depends on it. Outside of training, several tokens at once read only the
-filled part of a long cache, rounded up to eighths.
+filled part of a long cache, rounded up to quarters.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,10 @@ from longmem_jax.attention.window import push
 from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import HeadsIn, Projections
-from longmem_jax.layers.switching import bound, read_memory
+from longmem_jax.layers.switching import bound, quarters, read_memory
 from longmem_jax.problems import at_least
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
-
-PARTS = 8  # of a long cache; each costs time to compile
 
 
 class FullState(flax.struct.PyTreeNode):
@@ -136,7 +134,8 @@ class FullAttention(nn.Module):
         if not train and not by_distance and self._may_read_less(x.shape[1], offset):
             read = bound(_attend_to_last, slots=self.slots, offset=offset, **seen)
             rows = (queries, cache.keys, cache.values, count)
-            out = read_memory(read, self._sizes(), count, None, rows)
+            sizes = quarters(self.slots, self.settings.segment_length)
+            out = read_memory(read, sizes, count, None, rows)
         else:
             rules = Rules(offset=offset, first=self.slots - count, **seen, **by_distance)
             parts = (('cache', self.slots), ('segment', num_keys - self.slots))
@@ -151,12 +150,6 @@ class FullAttention(nn.Module):
         whole = isinstance(offset, int) and num_queries > 1
         plain = self.settings.kernels == 'plain' and not is_inspected(self)
         return whole and plain and self.slots >= self.settings.segment_length
-
-    def _sizes(self) -> tuple[int, ...]:
-        """How many slots may be read: nothing, all, and up to `PARTS` - 1 numbers between them."""
-        segment = self.settings.segment_length
-        part = -(-self.slots // (PARTS * segment)) * segment
-        return (*range(0, self.slots, part), self.slots)
 
     def __call__(
         self, x: jax.Array, state: FullState, segment: Segment, *, train: bool

@@ -128,7 +128,7 @@ def test_a_cache_that_holds_the_text_is_enough():
 
 def test_only_the_filled_part_of_a_cache_is_read():
     """The rest may be anything; in training and under the microscope all of it is read."""
-    config = config_of(window=32)
+    config = config_of(window=16)
     params, tokens = start(config)
     model = make_model(config, 4)
     wanted = read(config, params, tokens, 4)

@@ -25,12 +25,16 @@ No gradient flows through the choice. All else is in the softmax, so that gradie
 keys and values of earlier segments of a training step.
 """
 
+from typing import NamedTuple
+
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.rules import NEVER
+from longmem_jax.attention.attend import attend
+from longmem_jax.attention.rules import NEVER, Rules
 from longmem_jax.attention.self_attention import KeyValues
+from longmem_jax.kernels.attention_products import dot
 
 
 class BlocksState(flax.struct.PyTreeNode):
@@ -45,6 +49,66 @@ class BlocksState(flax.struct.PyTreeNode):
     keys: jax.Array
     values: jax.Array
     count: jax.Array
+
+
+class Choice(NamedTuple):
+    """How blocks are chosen; `held` is how many can be read, the others are fields of the layer."""
+
+    block_length: int
+    top_k: int
+    landmarks: bool
+    gate: str
+    sinks: bool
+    near: int
+    held: int
+
+
+def seen(choice: Choice, queries: jax.Array, keys: jax.Array, rules: Rules) -> Rules:
+    """The rules for all tokens, with the choice of blocks; keys [batch, kv_heads, n, head_dim]."""
+    size, num_keys = choice.block_length, keys.shape[2]
+    at, bias = rules.positions(queries.shape[2])[:, None, :, None], None
+    slot = jnp.arange(num_keys, dtype=jnp.int32)[None, None, None]
+    in_own = slot // size == at // size
+    if choice.landmarks or choice.gate == 'largest':
+        scaled, prepared = rules.prepared(queries, num_keys)
+        scores, _ = prepared.scores(scaled, keys, 0, num_keys)
+    if choice.landmarks:
+        gates = scores[..., size - 1 :: size]
+        of_block = jnp.repeat(shared_by_landmarks(scores, size), size, axis=-1)
+        bias = jnp.where(in_own, jnp.zeros_like(of_block), of_block)
+    elif choice.gate == 'largest':
+        gates = scores.reshape(*scores.shape[:-1], -1, size).max(axis=-1)
+    else:
+        grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[3])
+        means = block_means(jax.lax.stop_gradient(keys), size)
+        gates = dot(jax.lax.stop_gradient(grouped).astype(means.dtype), means)
+        gates = gates.reshape(*queries.shape[:3], -1)
+    chosen = choose(gates, at // size, choice.top_k, choice.held, choice.sinks, choice.near)
+    mask = in_own | jnp.repeat(chosen, size, axis=-1)
+    if choice.landmarks:  # they pass their weight on, and give none to themselves
+        mask = mask & ((slot % size != size - 1) | (in_own & (slot != at)))
+    return rules.replace(mask=mask, bias=bias)
+
+
+def attend_to_first(
+    size: int,
+    params: None,
+    rows: tuple[jax.Array, ...],
+    *,
+    choice: Choice,
+    scale: float | None,
+) -> jax.Array:
+    """Attention to the first `size` of the slots, and to as many more as a segment has.
+
+    Args:
+      rows: queries [batch, heads, n, head_dim]; keys and values as of `joined`; and the key index of the
+        first query, int32 [batch].
+    """
+    queries, keys, values, offset = rows
+    end = size + keys.shape[2] - choice.held * choice.block_length
+    keys, values = keys[:, :, :end], values[:, :, :end]
+    rules = seen(choice, queries, keys, Rules(offset=offset, scale=scale))
+    return attend(queries, keys, values, rules)
 
 
 def in_blocks(rows: jax.Array, size: int) -> jax.Array:

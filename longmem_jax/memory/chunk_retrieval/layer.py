@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.attend import attend_in, is_inspected
 from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues
@@ -26,15 +26,15 @@ from longmem_jax.contract import (
     Recipes,
     Scale,
 )
-from longmem_jax.kernels.attention_products import dot
 from longmem_jax.layers.projections import Projections
+from longmem_jax.layers.switching import bound, quarters, read_memory
 from longmem_jax.memory.chunk_retrieval.blocks import (
     BlocksState,
-    block_means,
-    choose,
+    Choice,
+    attend_to_first,
     joined,
     kept,
-    shared_by_landmarks,
+    seen,
 )
 from longmem_jax.memory.in_hosts import position_of_window
 from longmem_jax.problems import at_least, one_of
@@ -144,43 +144,29 @@ class ChunkRetrieval(nn.Module):
         room = self._room(batch_size, self.memory_length)
         return BlocksState(room, room, jnp.zeros((batch_size,), jnp.int32))
 
-    def _seen(self, queries: jax.Array, keys: jax.Array, rules: Rules) -> Rules:
-        """The rules for all tokens, with the choice of blocks; keys [batch, kv_heads, n, head_dim]."""
-        size, num_keys = self.block_length, keys.shape[2]
-        at, bias = rules.positions(queries.shape[2])[:, None, :, None], None
-        slot = jnp.arange(num_keys, dtype=jnp.int32)[None, None, None]
-        in_own = slot // size == at // size
-        if self.landmarks or self.gate == 'largest':
-            scaled, prepared = rules.prepared(queries, num_keys)
-            scores, _ = prepared.scores(scaled, keys, 0, num_keys)
-        if self.landmarks:
-            gates = scores[..., size - 1 :: size]
-            of_block = jnp.repeat(shared_by_landmarks(scores, size), size, axis=-1)
-            bias = jnp.where(in_own, jnp.zeros_like(of_block), of_block)
-        elif self.gate == 'largest':
-            gates = scores.reshape(*scores.shape[:-1], -1, size).max(axis=-1)
-        else:
-            grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[3])
-            means = block_means(jax.lax.stop_gradient(keys), size)
-            gates = dot(jax.lax.stop_gradient(grouped).astype(means.dtype), means)
-            gates = gates.reshape(*queries.shape[:3], -1)
-        held = self.memory_length // size
-        chosen = choose(gates, at // size, self.top_k, held, self.sinks, self.near)
-        mask = in_own | jnp.repeat(chosen, size, axis=-1)
-        if self.landmarks:  # they pass their weight on, and give none to themselves
-            mask = mask & ((slot % size != size - 1) | (in_own & (slot != at)))
-        return rules.replace(mask=mask, bias=bias)
-
-    def _read(self, x: jax.Array, both: KeyValues, offset: jax.Array, train: bool) -> jax.Array:
-        """Attends from normalised `x` [batch, n, d_model], whose first key has index `offset`."""
-        num_keys = both.keys.shape[2]
+    def _read(
+        self, x: jax.Array, both: KeyValues, count: jax.Array, index: int | jax.Array, train: bool
+    ) -> jax.Array:
+        """Attends from normalised `x` [batch, n, d_model], the tokens from `index` on after `count`."""
+        num_keys, offset = both.keys.shape[2], count + index
         queries, by_distance = self.relation.apply_to_queries(
             self.projections.queries(x), offset, num_keys, train=train
         )
-        rules = Rules(offset=offset, scale=self.settings.score_scale, **by_distance)
-        rules = self._seen(queries, both.keys, rules)
-        parts = (('blocks', num_keys),)
-        out = attend_in(self, queries, both.keys, both.values, rules, train=train, parts=parts)
+        size, scale = self.block_length, self.settings.score_scale
+        choice = Choice(
+            size, self.top_k, self.landmarks, self.gate, self.sinks, self.near,
+            held=self.memory_length // size,
+        )  # fmt: skip
+        if not train and not by_distance and not is_inspected(self):
+            # Outside of training only what is filled is read, rounded up to quarters.
+            read = bound(attend_to_first, choice=choice, scale=scale)
+            rows = (queries, both.keys, both.values, offset)
+            out = read_memory(read, quarters(self.memory_length, size), count, None, rows)
+        else:
+            rules = Rules(offset=offset, scale=scale, **by_distance)
+            rules = seen(choice, queries, both.keys, rules)
+            parts = (('blocks', num_keys),)
+            out = attend_in(self, queries, both.keys, both.values, rules, train=train, parts=parts)
         return self.projections.out(out)
 
     def __call__(
@@ -193,7 +179,7 @@ class ChunkRetrieval(nn.Module):
             joined(state.values, self.projections.values(x), count, size),
         )
         placed = both.replace(keys=self.relation.apply_to_keys(both.keys, 0))
-        y = self._read(x, placed, count, train)
+        y = self._read(x, placed, count, 0, train)
         metrics = {'memory_size': mean_count(count)}
         new = self._kept(both, count, segment.num_valid)
         return y, new, Aux(losses={}, metrics=metrics)
@@ -216,7 +202,7 @@ class ChunkRetrieval(nn.Module):
         keys, values = self.projections.keys(x), self.projections.values(x)
         placed = self.relation.apply_to_keys(keys, offset)
         both = cache.joined.write_at(placed, values, offset)
-        y = self._read(x, both, offset, False)
+        y = self._read(x, both, cache.count, index, False)
         segment = cache.segment.write_at(keys, values, index)
         return y, cache.replace(joined=both, segment=segment)
 
