@@ -43,7 +43,8 @@ class KeyValues(flax.struct.PyTreeNode):
     ) -> 'KeyValues':
         """Writes keys and values [batch, kv_heads, n, head_dim] from `position` on; see `write_at`."""
         return KeyValues(
-            write_at(self.keys, keys, position, 2), write_at(self.values, values, position, 2)
+            write_at(self.keys, keys, position, 2, read=True),
+            write_at(self.values, values, position, 2, read=True),
         )
 
     def before(self, end: int | jax.Array) -> 'KeyValues':
@@ -53,7 +54,9 @@ class KeyValues(flax.struct.PyTreeNode):
         return KeyValues(self.keys[:, :, :end], self.values[:, :, :end])
 
 
-def write_at(array: jax.Array, new: jax.Array, position: int | jax.Array, axis: int) -> jax.Array:
+def write_at(
+    array: jax.Array, new: jax.Array, position: int | jax.Array, axis: int, *, read: bool = False
+) -> jax.Array:
     """Writes `new` into `array` along `axis`, starting at a position per batch row.
 
     Args:
@@ -62,6 +65,7 @@ def write_at(array: jax.Array, new: jax.Array, position: int | jax.Array, axis: 
       position: the first position written, int32 [batch], or an int for all rows. What of several
         vectors is beyond the last position of `array` is dropped.
       axis: at least 1.
+      read: attention reads the result, too; without it a CPU may copy the whole array.
 
     Returns:
       Shape and dtype of `array`.
@@ -80,7 +84,7 @@ def write_at(array: jax.Array, new: jax.Array, position: int | jax.Array, axis: 
         return array.at[(slice(None),) * (axis - 1) + (index,)].set(new, mode='drop')
 
     write_all = jax.vmap(write)
-    if new.shape[axis] != 1 or array.shape[0] != 1:
+    if not read or new.shape[axis] != 1 or array.shape[0] != 1:
         return write_all(array, new, position)
     return jax.lax.platform_dependent(
         array, new, position, cpu=functools.partial(_in_a_loop, write_all), default=write_all

@@ -237,17 +237,15 @@ class InfiniAttention(nn.Module):
     ) -> tuple[jax.Array, InfiniCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         x = self.normalize(x)
-        plain, values = (
-            self.projections.keys(x),
-            write_at(cache.values, self.projections.values(x), index, 2),
-        )
-        keys = write_at(cache.keys, self.relation.apply_to_keys(plain, index), index, 2)
+        plain, values = self.projections.keys(x), self.projections.values(x)
+        placed = self.relation.apply_to_keys(plain, index)
+        both = KeyValues(cache.keys, cache.values).write_at(placed, values, index)
         if cache.plain_keys is not None:
             plain = write_at(cache.plain_keys, plain, index, 2)
             cache = cache.replace(plain_keys=plain)
-        seen = KeyValues(keys, values).before(index + x.shape[1])
+        seen = both.before(index + x.shape[1])
         y = self._attend(x, seen.keys, seen.values, cache.state, index, False)
-        return y, cache.replace(keys=keys, values=values)
+        return y, cache.replace(keys=both.keys, values=both.values)
 
     def close_segment(
         self, state: InfiniState, cache: InfiniCache, count: jax.Array
