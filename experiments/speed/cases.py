@@ -190,7 +190,6 @@ CASES = {
         'drawn': _prompt(512, 33),
         'batch': _prompt(512, 33, texts=8),
         '8192': _prompt(8192),
-        '8192_drawn': _prompt(8192, 33),
     },
     'memorizing': {
         '8192': Case(

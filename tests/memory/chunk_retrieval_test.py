@@ -55,7 +55,7 @@ def read_all(lengths, **fields):
     for length in lengths:
         y, state = read(variables, X[:, at : at + length], state)
         ys, at = [*ys, y], at + length
-    return np.concatenate(ys, axis=1), state
+    return np.concatenate(ys, axis=1) if ys else None, state
 
 
 def shares(scores):
@@ -126,6 +126,19 @@ def test_segments_of_any_length_give_the_same(name, lengths):
     found, other = read_all(lengths, **CASES[name])
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), other, state)
+
+
+@pytest.mark.parametrize('name', ['moba', 'landmark', 'the largest score'])
+@pytest.mark.parametrize('held', [0, 4, 8])
+def test_only_the_filled_part_is_read(name, held):
+    """What is neither held nor of the segment may be anything."""
+    _, variables, read = made(**CASES[name])
+    _, state = read_all([held] if held else [], **CASES[name])
+    wanted, _ = read(variables, X[:, held : held + 4], state)
+    never = jnp.where(jnp.arange(16) < held, 0.0, jnp.nan)[:, None]
+    other = state.replace(keys=state.keys + never, values=state.values + never)
+    found, _ = read(variables, X[:, held : held + 4], other)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 def test_the_oldest_block_is_dropped_as_a_whole():
