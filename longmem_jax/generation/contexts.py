@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from longmem_jax import stopping
 from longmem_jax.devices.sharding import from_processes, memory_shardings, own_lanes
 from longmem_jax.generation import cache
+from longmem_jax.generation.lanes import lane_by_lane
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
@@ -166,12 +167,14 @@ class ContextReader:
 def _read(model: LanguageModel, params: Any, states: Any, rows: Rows) -> Any:
     """The memories after the segments of `rows`."""
 
-    def read(state: Any, row: Rows, key: jax.Array) -> tuple[Any, None]:
+    def read(state: Any, row: Rows) -> Any:
         segment = Segment(row.tokens, row.valid, jnp.zeros(row.tokens.shape[:1], bool))
-        state = model.apply({'params': params}, segment, state, train=False, method='hidden')[1]
-        return state, None
+        return model.apply({'params': params}, segment, state, train=False, method='hidden')[1]
 
-    return read_segments(read, states, rows, jax.random.key(0))[0]
+    def step(state: Any, row: Rows, key: jax.Array) -> tuple[Any, None]:
+        return lane_by_lane(read, model.segment_length, state, row), None
+
+    return read_segments(step, states, rows, jax.random.key(0))[0]
 
 
 def _take(states: Any, lanes: jax.Array) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from longmem_jax import stopping
 from longmem_jax.generation.beam_search import beam_search
+from longmem_jax.generation.lanes import lane_by_lane
 from longmem_jax.generation.sampling import sample
 from longmem_jax.generation.stream import Stream, close_stream, read_open_segment, read_token, room
 from longmem_jax.models.language_model import LanguageModel
@@ -19,8 +20,12 @@ from longmem_jax.segment import Segment
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _read_segment(model: LanguageModel, params: Any, state: Any, tokens: jax.Array) -> Any:
     """The memories after a full segment, int32 [batch, segment_length]."""
-    segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros(tokens.shape[:1], bool))
-    return model.apply({'params': params}, segment, state, train=False, method='hidden')[1]
+
+    def read(state: Any, tokens: jax.Array) -> Any:
+        segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros(tokens.shape[:1], bool))
+        return model.apply({'params': params}, segment, state, train=False, method='hidden')[1]
+
+    return lane_by_lane(read, tokens.shape[1], state, tokens)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 7, 8), donate_argnums=3)

@@ -11,6 +11,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.generation.lanes import lane_by_lane, lane_of, one_by_one, with_lane
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import select_lanes
@@ -64,11 +65,14 @@ def read_open_segment(
       float32 logits [batch, vocab_size] of the following token, without meaning where there are no
       tokens, and the stream.
     """
-    stream = open_stream(model, params, state, tokens.shape[0])
-    logits, cache = model.apply(
-        {'params': params}, tokens, stream.cache, 0, counts, method='extend'
-    )
-    return logits[:, 0].astype(jnp.float32), stream.replace(cache=cache, index=counts)
+
+    def read(state: Any, tokens: jax.Array, counts: jax.Array) -> tuple[jax.Array, Any]:
+        cache = open_stream(model, params, state, tokens.shape[0]).cache
+        logits, cache = model.apply({'params': params}, tokens, cache, 0, counts, method='extend')
+        return logits[:, 0].astype(jnp.float32), cache
+
+    logits, cache = lane_by_lane(read, tokens.shape[1], state, tokens, counts)
+    return logits, Stream(state, cache, counts, jnp.zeros_like(counts))
 
 
 def close_stream(model: LanguageModel, params: Any, stream: Stream) -> Any:
@@ -84,6 +88,8 @@ def read_token(
     tokens: jax.Array,
     stream: Stream,
     start: jax.Array | None = None,
+    *,
+    in_turn: bool | None = None,
 ) -> tuple[jax.Array, Stream]:
     """Reads the next token of every lane; a lane whose segment is full writes it first.
 
@@ -91,36 +97,52 @@ def read_token(
       tokens: int32 [batch].
       start: bool [batch]; a new document begins with this token, so the memories are reset first.
         The segment ends where it would have ended, as in `segment.split_at_starts`. None = in no lane.
+      in_turn: lanes begin their segments one after the other; None = on CPUs, see `lanes`.
 
     Returns:
       logits [batch, vocab_size] of the following token, and the stream.
     """
-    batch_size = tokens.shape[0]
-    position = stream.begin + stream.index
-    full = position == model.segment_length
+    full = stream.begin + stream.index == model.segment_length
     opens = full if start is None else full | start
-    alone = batch_size == 1 and start is None
 
-    def write_full(stream: Stream) -> Any:
-        closed = close_stream(model, params, stream)
-        # Memories of a single lane need no second place.
-        return closed if alone else select_lanes(full, closed, stream.state)
+    def all_at_once(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
+        opens, stream = carry
+        opened = _next_segment(model, params, stream, start)
+        return jnp.zeros_like(opens), select_lanes(opens, opened, stream)
 
-    def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
-        _, stream = carry
-        if start is None:
-            state = write_full(stream)
-        else:
-            state = jax.lax.cond(full.any(), write_full, lambda stream: stream.state, stream)
-            fresh = model.apply({'params': params}, batch_size, method='initial_state')
-            state = reset_lanes(start, fresh, state)
-        opened = open_stream(model, params, state, batch_size)
-        opened = opened.replace(begin=position % model.segment_length)
-        return jnp.bool_(False), opened if alone else select_lanes(opens, opened, stream)
+    def one_lane(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
+        # Memories and caches of other lanes need no second place.
+        opens, stream = carry
+        lane = jnp.argmax(opens).astype(jnp.int32)
+        old, begins = lane_of((stream, start), lane)
+        opened = _next_segment(model, params, old, begins)
+        return opens.at[lane].set(False), with_lane(stream, lane, opened)
 
-    # A loop of one turn or none: unlike a `cond`, it copies neither memories nor caches.
-    _, stream = jax.lax.while_loop(lambda carry: carry[0], next_segment, (opens.any(), stream))
+    in_turn = tokens.shape[0] == 1 or (one_by_one() if in_turn is None else in_turn)
+    turn = one_lane if in_turn else all_at_once
+    # Unlike a `cond`, a loop of no turn or one copies neither memories nor caches.
+    _, stream = jax.lax.while_loop(lambda carry: carry[0].any(), turn, (opens, stream))
     logits, cache = model.apply(
         {'params': params}, tokens[:, None], stream.cache, stream.index, method='extend'
     )
     return logits[:, 0], stream.replace(cache=cache, index=stream.index + 1)
+
+
+def _next_segment(
+    model: LanguageModel, params: Any, stream: Stream, start: jax.Array | None
+) -> Stream:
+    """The next segments of lanes that are full or start; of others, without meaning."""
+    position = stream.begin + stream.index
+    full, batch_size = position == model.segment_length, position.shape[0]
+
+    def write_full(stream: Stream) -> Any:
+        return select_lanes(full, close_stream(model, params, stream), stream.state)
+
+    if start is None:
+        state = close_stream(model, params, stream)
+    else:
+        state = jax.lax.cond(full.any(), write_full, lambda stream: stream.state, stream)
+        fresh = model.apply({'params': params}, batch_size, method='initial_state')
+        state = reset_lanes(start, fresh, state)
+    opened = open_stream(model, params, state, batch_size)
+    return opened.replace(begin=position % model.segment_length)

@@ -201,7 +201,8 @@ class Entry:
         nothing = np.zeros((ROWS,), np.int32)
 
         def read(params: Any, tokens: jax.Array, stream: Stream, start: jax.Array) -> Any:
-            return read_token(self.model, params, tokens, stream, start)
+            # As on accelerators, so that a memory must open and close the segments of many lanes.
+            return read_token(self.model, params, tokens, stream, start, in_turn=False)
 
         return jax.jit(read).trace(self.params, nothing, self.stream, nothing.astype(bool))
 

@@ -1,0 +1,94 @@
+"""Lanes that are read, and begin their segments, one after the other give what all at once give."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.generation import contexts, lanes, reader, stream
+from tests.toys import LENGTH, random_segments, toy
+
+LANES = 3
+
+
+def texts():
+    """int32 [LANES, 3 segments]."""
+    tokens = np.asarray(random_segments(segments=3, batch=LANES).tokens)
+    return tokens.swapaxes(0, 1).reshape(LANES, -1)
+
+
+def read_at(monkeypatch, many, program, *args):
+    """What a program gives whose lanes are read in turn from `many` tokens on."""
+    monkeypatch.setattr(lanes, 'MANY', many)
+    return jax.jit(functools.partial(program.__wrapped__, *args[:2]))(*args[2:])
+
+
+def assert_same(found, wanted):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize('name', ['full', 'infini'])
+def test_read_one_after_the_other(name, monkeypatch):
+    model, params = toy(name)
+    tokens = np.asarray(random_segments(batch=LANES).tokens)
+    counts, row = jnp.asarray([LENGTH, 1, 3]), jnp.asarray(tokens[1])
+    state = reader.fresh_state(model, params, LANES)
+
+    def read(many):
+        after = read_at(monkeypatch, many, reader._read_segment, model, params, state, tokens[0])
+        opened = read_at(
+            monkeypatch, many, stream.read_open_segment, model, params, after, row, counts
+        )
+        return after, opened
+
+    assert_same(read(LENGTH), read(LENGTH + 1))
+
+
+def test_texts_of_several_lengths_one_after_the_other(monkeypatch):
+    model, params = toy('compressive')
+    text = texts()
+    rows = contexts.cut([text[0], text[1][:LENGTH]], LANES, LENGTH)
+    state, found = reader.fresh_state(model, params, LANES), []
+    for many in (LENGTH, LENGTH + 1):
+        monkeypatch.setattr(lanes, 'MANY', many)
+        found.append(contexts._read(model, params, state, rows))
+    assert_same(*found)
+
+
+@pytest.mark.parametrize('starts', [False, True], ids=['', 'with starts'])
+@pytest.mark.parametrize('name', ['compressive', 'infini'])
+def test_segments_begin_one_after_the_other(name, starts):
+    """Lanes are at different places of their segments, and some begin new texts."""
+    model, params = toy(name)
+    tokens, state = texts(), reader._fresh(model, params, LANES)
+    counts = jnp.asarray([LENGTH, LENGTH - 1, 2])
+    _, opened = stream.read_open_segment(model, params, state, tokens[:, :LENGTH], counts)
+
+    def read(in_turn):
+        step = jax.jit(functools.partial(stream.read_token, model, params, in_turn=in_turn))
+        reached, found = opened, []
+        for place in range(LENGTH + 3):
+            start = jnp.asarray([place == 2, False, place in (0, 2)]) if starts else None
+            logits, reached = step(tokens[:, LENGTH + place], reached, start)
+            found.append(logits)
+        return found, reached
+
+    assert_same(read(True), read(False))
+
+
+def test_many_tokens_are_read_one_lane_at_a_time():
+    seen, rows = [], jnp.ones((LANES, 2))
+    for tokens in (lanes.MANY - 1, lanes.MANY):
+        found = lanes.lane_by_lane(lambda row: seen.append(row.shape) or 2 * row, tokens, rows)
+        np.testing.assert_array_equal(found, 2 * rows)
+    assert seen == [(LANES, 2), (1, 2)]
+
+
+@pytest.mark.parametrize('axis', ['', 'data'])
+def test_only_lanes_that_devices_do_not_share_are_read_in_turn(axis):
+    mesh = jax.make_mesh((2,), (axis or 'model',), devices=jax.devices()[:2])
+    with jax.set_mesh(mesh):
+        assert lanes.one_by_one() == (not axis)
