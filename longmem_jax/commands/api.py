@@ -15,9 +15,10 @@ import ml_collections
 
 from longmem_jax import stopping
 from longmem_jax.commands import modes
-from longmem_jax.commands.generate import Writer
 from longmem_jax.commands.generate import generate as generate_text
+from longmem_jax.commands.generate_all import continuations
 from longmem_jax.commands.score import score as score_text
+from longmem_jax.commands.writer import Writer
 from longmem_jax.config import checks
 from longmem_jax.config.files import configure
 from longmem_jax.config.saved import saved_config
@@ -143,7 +144,7 @@ def generate(
         require_one_text('', 'several prompts', save_state)
         texts = [_bytes(each) for each in prompt]  # before any is continued
         writer = Writer(experiment, {}, load_state=load_state)
-        return [''.join(writer.pieces(writer.read(text)[0])) for text in texts]
+        return list(continuations(experiment, writer, texts))
     with nowhere() as out:
         return generate_text(
             experiment, _bytes(prompt), {}, save_state=save_state, load_state=load_state, out=out

@@ -11,7 +11,7 @@ from longmem_jax import stopping
 from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.generation.contexts import ContextReader
-from longmem_jax.generation.reader import continue_stream
+from longmem_jax.generation.reader import continue_stream, keys_of
 from longmem_jax.generation.stream import read_open_segment, room
 
 CHUNK = 16
@@ -27,7 +27,7 @@ def continue_texts(
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
-    key: jax.Array | None = None,
+    keys: jax.Array | None = None,
 ) -> Iterator[np.ndarray]:
     """Continues texts; a caller that has enough stops asking.
 
@@ -37,7 +37,7 @@ def continue_texts(
         `contexts.num_full`. Without tokens a text is not continued; what is drawn has no meaning.
       vocab_size: that of the tokenizer; the model's may be larger.
       temperature, top_k, top_p: as in `config.generate`; temperature 0 takes the most likely.
-      key: random key; None = always the same.
+      keys: random keys [lanes], see `continue_stream`; None = always the same.
 
     Yields:
       The next tokens of all texts, int32 [texts, <= 16].
@@ -50,7 +50,7 @@ def continue_texts(
         tokens[lane, : len(text)] = text
     states = jax.tree.map(jnp.copy, states)  # the caller's may be read again
     logits, stream = read_open_segment(model, params, states, tokens, counts)
-    key = jax.random.key(0) if key is None else key
+    keys = keys_of(0, lanes) if keys is None else keys
     sampling = (float(temperature), int(top_k), float(top_p))
     for start in range(0, length, CHUNK):
         drawn, logits, stream = continue_stream(
@@ -58,7 +58,8 @@ def continue_texts(
             params,
             logits,
             stream,
-            jax.random.fold_in(key, start),
+            keys,
+            start,
             CHUNK,
             CHUNK,
             vocab_size,
@@ -83,7 +84,7 @@ def complete_texts(
     Args:
       reader, states, pending, length: as in `continue_texts`.
       until: stop texts.
-      **sampling: temperature, top_k, top_p and key of `continue_texts`.
+      **sampling: temperature, top_k, top_p and keys of `continue_texts`.
 
     Returns:
       What was written before its end; '' for texts without pending tokens.

@@ -28,13 +28,14 @@ def _read_segment(model: LanguageModel, params: Any, state: Any, tokens: jax.Arr
     return lane_by_lane(read, tokens.shape[1], state, tokens)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 7, 8), donate_argnums=3)
+@functools.partial(jax.jit, static_argnums=(0, 6, 8, 9), donate_argnums=3)
 def continue_stream(
     model: LanguageModel,
     params: Any,
     logits: jax.Array,
     stream: Stream,
-    key: jax.Array,
+    keys: jax.Array,
+    first: int,
     length: int,
     count: int,
     vocab_size: int,
@@ -45,6 +46,8 @@ def continue_stream(
     Args:
       logits: float32 [batch, vocab] of the next token.
       stream: the texts so far; donated.
+      keys: random keys [batch]. What is drawn for a text depends on its own, and on `first`.
+      first: tokens that were drawn before with these keys.
       length: room for tokens; a program is compiled for each, and takes any `count`.
       count: how many are drawn, at most `length`.
       vocab_size: that of the tokenizer.
@@ -53,12 +56,12 @@ def continue_stream(
       The tokens, int32 [batch, length] with zeros after the first `count`, the last logits, and the
       stream.
     """
-    keys = jax.random.split(key, length)
 
     def body(i: jax.Array, carry: tuple[jax.Array, Stream, jax.Array]) -> Any:
         logits, stream, tokens = carry
         # A model may have more ids than its tokenizer: they mean nothing.
-        token = sample(logits[:, :vocab_size], keys[i], *sampling)
+        drawn_by = jax.vmap(jax.random.fold_in, (0, None))(keys, first + i)
+        token = sample(logits[:, :vocab_size], drawn_by, *sampling)
         logits, stream = read_token(model, params, token, stream)
         return logits.astype(jnp.float32), stream, tokens.at[:, i].set(token)
 
@@ -102,6 +105,12 @@ def _search(
 @functools.partial(jax.jit, static_argnums=0)
 def _close(model: LanguageModel, params: Any, stream: Stream) -> Any:
     return close_stream(model, params, stream)
+
+
+def keys_of(seed: int, lanes: int) -> jax.Array:
+    """A random key for each lane, [lanes]; a lane has the same one however many there are."""
+    numbers = jnp.arange(lanes, dtype=jnp.int32)
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
 
 
 def fresh_state(model: LanguageModel, params: Any, batch_size: int) -> Any:
@@ -189,9 +198,9 @@ class Reader:
         """Continues the text by `length` tokens; yields them in chunks, int32 [batch, <= chunk].
 
         All are below `vocab_size`, that of the tokenizer: the model's may be larger. The tokens
-        drawn depend on the seed and on `chunk`, not on `length`.
+        drawn depend on the seed, not on `length` and `chunk`.
         """
-        key = jax.random.key(seed)
+        keys = keys_of(seed, self.pending.shape[0])
         sampling = (float(temperature), int(top_k), float(top_p))
         for start in range(0, length, chunk):
             size = min(chunk, length - start)
@@ -200,7 +209,8 @@ class Reader:
                 self.params,
                 self.logits,
                 self._stream,
-                jax.random.fold_in(key, start),
+                keys,
+                start,
                 chunk,
                 size,
                 vocab_size,

@@ -30,10 +30,13 @@ def filter_logits(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
 
 
 def sample(
-    logits: jax.Array, key: jax.Array, temperature: float, top_k: int, top_p: float
+    logits: jax.Array, keys: jax.Array, temperature: float, top_k: int, top_p: float
 ) -> jax.Array:
-    """Draws tokens, int32 [batch], from logits [batch, vocab]; temperature 0 takes the most likely."""
+    """Draws tokens, int32 [batch], from logits [batch, vocab]; temperature 0 takes the most likely.
+
+    Every row is drawn by its own of the random `keys` [batch], so that it does not depend on the others.
+    """
     if temperature < 1e-30:  # else the logits divided by it may be infinite
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     logits = filter_logits(logits / temperature, top_k, top_p)
-    return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
+    return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)

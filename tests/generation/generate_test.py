@@ -42,8 +42,8 @@ def test_top_k_and_top_p():
 def test_sampling_follows_temperature_and_key():
     logits = jnp.log(jnp.asarray([[0.6, 0.4]]))
     for temperature in (0.0, 1e-45, 1e-30):  # logits divided by them may be infinite
-        assert sample(logits, jax.random.key(0), temperature, 0, 1.0).tolist() == [0]
-    draw = jax.vmap(lambda key, t: sample(logits, key, t, 0, 1.0)[0], in_axes=(0, None))
+        assert sample(logits, jax.random.key(0)[None], temperature, 0, 1.0).tolist() == [0]
+    draw = jax.vmap(lambda key, t: sample(logits, key[None], t, 0, 1.0)[0], in_axes=(0, None))
     keys = jax.random.split(jax.random.key(0), 4000)
     np.testing.assert_allclose(draw(keys, 1.0).mean(), 0.4, atol=0.03)
     # probabilities to the power of 2: .36 against .16
@@ -104,6 +104,9 @@ def test_written_tokens_are_read_too():
     assert [part.shape[1] for part in parts] == [8, 8, 7]
     compiled = continue_stream._cache_size() - programs
     assert compiled == 1, f'{compiled} programs: a shorter last chunk must need none of its own'
+    whole = Reader(model, params, fresh_state(model, params, 1), NONE)
+    whole.read(prompt)
+    np.testing.assert_array_equal(*whole.write(23, chunk=23, **options), np.concatenate(parts, 1))
     again = Reader(model, params, fresh_state(model, params, 1), NONE)
     again.read(np.concatenate([prompt, *parts], axis=1))
     np.testing.assert_allclose(reader.logits, again.logits, atol=2e-5)
@@ -118,8 +121,8 @@ def test_drawing_a_token_copies_no_cache(name):
     model, params = toy(name)
     reader = Reader(model, params, fresh_state(model, params, 1), NONE)
     reader.read(np.asarray(random_segments(batch=1).tokens[0]))
-    stream, key, greedy = reader._stream, jax.random.key(0), (0.0, 0, 1.0)
-    args = (model, params, reader.logits, stream, key, 8, 8, VOCAB, greedy)
+    stream, keys, greedy = reader._stream, jax.random.split(jax.random.key(0), 1), (0.0, 0, 1.0)
+    args = (model, params, reader.logits, stream, keys, 0, 8, 8, VOCAB, greedy)
     text = continue_stream.lower(*args).compile().as_text()
     reading = '\n'.join(part for part in text.split('\n\n') if 'Model.close_segment' not in part)
     assert 'Model.extend' in reading and len(reading) < len(text)

@@ -100,7 +100,7 @@ def _respond(
             temperature=settings['temperature'],
             top_k=settings['top_k'],
             top_p=settings['top_p'],
-            key=jax.random.fold_in(key, turn),
+            keys=jax.random.split(jax.random.fold_in(key, turn), reader.num_lanes),
         )
         for dialogue, text, line in zip(dialogues, open_texts, drawn, strict=True):
             if text is not None:

@@ -290,7 +290,7 @@ class LongMemLM(LM):
             temperature=settings['temperature'],
             top_k=settings['top_k'],
             top_p=settings['top_p'],
-            key=key,
+            keys=jax.random.split(key, reader.num_lanes),
         )
 
 

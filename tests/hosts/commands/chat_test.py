@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from longmem_jax.commands import generate
+from longmem_jax.commands import generate, writer
 from longmem_jax.data.conventions import of_folder
 from longmem_jax.data.load import make_tokenizer
 from longmem_jax.devices import sharding
@@ -60,9 +60,9 @@ def experiment(folder, tmp_path, monkeypatch):
 def answer(experiment, monkeypatch, prompt, **options):
     """The answer, and all tokens that were read."""
     read = []
-    original = generate.Reader.read
+    original = writer.Reader.read
     monkeypatch.setattr(
-        generate.Reader,
+        writer.Reader,
         'read',
         lambda self, tokens: (read.append(tokens), original(self, tokens))[1],
     )

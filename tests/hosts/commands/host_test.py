@@ -1,6 +1,7 @@
 """A host with a memory, as a user has it: generate, remember a book, train in part, export."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from configs import host as host_config
 from experiments.hosts.blimp import blimp
 from longmem_jax.commands.generate import generate
+from longmem_jax.commands.generate_all import generate_all
 from longmem_jax.commands.score import score
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.commands.train import train
@@ -46,6 +48,13 @@ def host(tmp_path_factory):
     return str(folder)
 
 
+def prompts_in(folder, *prompts):
+    """A file of prompts."""
+    file = folder / 'prompts.jsonl'
+    file.write_text(''.join(json.dumps(dict(text=text)) + '\n' for text in prompts))
+    return str(file)
+
+
 def config_of(host, texts, argument, path=True):  # noqa: F811
     config = host_config.get_config(f'tiny,path={host},segment=8,{argument}')
     config.data.source, config.data.path = 'text', str(texts)
@@ -70,8 +79,42 @@ def test_a_host_reads_a_book_into_a_file_and_continues(host, texts, tmp_path, ca
     asked = generate(run, question, options, load_state=saved, out=io.StringIO())
     whole = generate(run, BOOK + question, options, out=io.StringIO())
     assert asked == whole
-    beams = generate(run, question, options | dict(beams=2), load_state=saved, out=io.StringIO())
-    assert isinstance(beams, str)
+    beams = options | dict(beams=2)
+    found = generate(run, question, beams, load_state=saved, out=io.StringIO())
+    assert found == generate_all(run, prompts_in(tmp_path, question), beams, load_state=saved)[0]
+
+
+@pytest.mark.parametrize(
+    'memory, options',
+    [('infini', dict(top_p=1.0, seed=3)), ('none', dict(temperature=0.0))],
+    ids=['drawn, from a memory file', 'the most likely'],
+)
+def test_many_prompts_are_continued_together_as_each_alone(
+    memory,
+    options,
+    host,
+    texts,  # noqa: F811
+    tmp_path,
+    capsys,
+):
+    """The prompts are of several lengths, and two are read and continued at a time."""
+    config = config_of(host, texts, f'memory={memory}')
+    config.evaluate.num_lanes = 2
+    run, saved = experiment(config, tmp_path / 'run'), ''
+    if memory != 'none':
+        saved = str(tmp_path / 'book.memory')
+        generate(run, 'beta ' * 9, dict(length=0), save_state=saved, out=io.StringIO())
+    asked, written = ['alpha beta ' * 3, 'gamma', ' delta alpha'], tmp_path / 'written.jsonl'
+    options = options | dict(length=9)
+    each = [generate(run, text, options, load_state=saved, out=io.StringIO()) for text in asked]
+    assert len(set(each)) == 3
+    file = prompts_in(tmp_path, *asked)
+    assert generate_all(run, file, options, load_state=saved, output=str(written)) == each
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
+    assert lines == [
+        dict(text=text, continuation=more) for text, more in zip(asked, each, strict=True)
+    ]
+    assert 'prompts 3 to 3 of 3, ' in capsys.readouterr().err
 
 
 @pytest.mark.slow
