@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from longmem_jax.kernels.cpu import device_copies
 from longmem_jax.layers import initializers, positions
+from longmem_jax.layers.rows_product import rows_times_vectors
 from longmem_jax.layers.scores import Scores
 
 ABSOLUTE = ('none', 'sinusoidal', 'learned')
@@ -195,12 +196,7 @@ class Embedding(nn.Module):
             vectors = tables[0][edges[i] : edges[i + 1]] if single else tables[0]
             if ends:
                 vectors = jnp.concatenate([vectors, tables[1]])
-            return jax.lax.dot_general(
-                hidden,
-                vectors.astype(hidden.dtype),
-                (((hidden.ndim - 1,), (1,)), ((), ())),
-                preferred_element_type=logit_dtype,
-            )
+            return rows_times_vectors(hidden, vectors.astype(hidden.dtype), logit_dtype)
 
         logits = self._of_tables(products, (self.out_tables[0 if single else i], *ends), hidden)
         return logits + bias.astype(logit_dtype).reshape((1,) * (hidden.ndim - 1) + (-1,))

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from longmem_jax.devices import hardware
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
-from longmem_jax.layers.rows_product import dot_general, rows_times
+from longmem_jax.layers.rows_product import FEW, dot_general, rows_times, rows_times_vectors
 
 INIT = nn.initializers.normal(0.1)
 MAPS = {
@@ -33,6 +33,24 @@ def test_every_row_is_multiplied(lead):
     np.testing.assert_allclose(product, rows @ matrix, rtol=1e-5, atol=1e-6)
     for one, other in zip(pull(weights), expected(weights), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('lead', [(2, 3), (2, 1), (3,)])
+def test_every_row_is_multiplied_with_every_vector(lead):
+    rows, vectors, weights = drawn((*lead, 4), (5, 4), (*lead, 5))
+    product, pull = jax.vjp(lambda *args: rows_times_vectors(*args, 'float32'), rows, vectors)
+    _, expected = jax.vjp(lambda rows, vectors: rows @ vectors.T, rows, vectors)
+    np.testing.assert_allclose(product, rows @ vectors.T, rtol=1e-5, atol=1e-6)
+    for one, other in zip(pull(weights), expected(weights), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('rows, first', [(1, False), (2, True), (FEW, True), (FEW + 1, False)])
+def test_vectors_come_first_where_rows_are_few(rows, first):
+    """Also once it is compiled: XLA would put them second again."""
+    program = jax.jit(lambda *args: rows_times_vectors(*args, 'float32'))
+    text = program.lower(*drawn((rows, 1, 4), (500, 4))).compile().as_text()
+    assert bool(re.search(rf'f32\[500,{rows}\]\S* (fusion|dot)\(', text)) == first
 
 
 def test_dense_layers_may_only_multiply_rows():
