@@ -80,7 +80,8 @@ def _together(experiment: Experiment, writer: Writer, texts: Sequence[bytes]) ->
     for first in range(0, len(texts), lanes):
         part = prompts[first : first + lanes]
         count = number_of(sum(map(len, part)), 'prompt token')
-        say_aside(f'prompts {first + 1} to {first + len(part)} of {len(texts)}, {count}')
+        numbers = f's {first + 1} to {first + len(part)}' if len(part) > 1 else f' {first + 1}'
+        say_aside(f'prompt{numbers} of {len(texts)}, {count}')
         yield from _continued(experiment, writer, part, lanes)
 
 
