@@ -74,7 +74,7 @@ def _one_by_one(experiment: Experiment, writer: Writer, texts: Sequence[bytes]) 
 
 def _together(experiment: Experiment, writer: Writer, texts: Sequence[bytes]) -> Iterator[str]:
     most, shards = experiment.config.evaluate.num_lanes, num_shards(experiment.mesh, 'lanes')
-    lanes = min(most, -(-len(texts) // shards) * shards)
+    lanes = min(most, -(-max(len(texts), 1) // shards) * shards)
     prompts = [writer.tokens(text)[0].astype(np.int32) for text in texts]
     writer.fit(max(map(len, prompts), default=0), lanes)
     for first in range(0, len(texts), lanes):

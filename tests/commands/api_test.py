@@ -157,6 +157,7 @@ def test_modes_return_what_the_command_prints(run, capsys):
     assert text and text == longmem_jax.generate(workdir, '@alpha', length=5, temperature=0.0)
     several = longmem_jax.generate(workdir, ['@alpha', 'beta'], length=5, temperature=0.0)
     assert several[0] == text and len(several) == 2
+    assert longmem_jax.generate(workdir, []) == []
     assert longmem_jax.generate(workdir, b'@alpha', length=5, temperature=0.0) == text
     assert capsys.readouterr().out == ''
     losses = longmem_jax.score(workdir, 'alpha beta')
