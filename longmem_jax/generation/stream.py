@@ -106,9 +106,9 @@ def read_token(
     opens = full if start is None else full | start
 
     def all_at_once(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
-        opens, stream = carry
+        _, stream = carry
         opened = _next_segment(model, params, stream, start)
-        return jnp.zeros_like(opens), select_lanes(opens, opened, stream)
+        return jnp.bool_(False), select_lanes(opens, opened, stream)
 
     def one_lane(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
         # Memories and caches of other lanes need no second place.
@@ -119,9 +119,12 @@ def read_token(
         return opens.at[lane].set(False), with_lane(stream, lane, opened)
 
     in_turn = tokens.shape[0] == 1 or (one_by_one() if in_turn is None else in_turn)
-    turn = one_lane if in_turn else all_at_once
     # Unlike a `cond`, a loop of no turn or one copies neither memories nor caches.
-    _, stream = jax.lax.while_loop(lambda carry: carry[0].any(), turn, (opens, stream))
+    if in_turn:
+        _, stream = jax.lax.while_loop(lambda carry: carry[0].any(), one_lane, (opens, stream))
+    else:
+        some = opens.any()
+        _, stream = jax.lax.while_loop(lambda carry: carry[0], all_at_once, (some, stream))
     logits, cache = model.apply(
         {'params': params}, tokens[:, None], stream.cache, stream.index, method='extend'
     )
