@@ -1,6 +1,6 @@
 """Lanes one after the other, for CPUs: what many lanes need at once is more than a cache of a CPU holds.
 
-On other devices, and where devices share the lanes, all are computed at once.
+On other devices, and where the mesh around a program divides the lanes, all are computed at once.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MANY = 512
 
 
 def one_by_one() -> bool:
-    """Whether what is traced is for CPUs that do not share the lanes."""
+    """Whether what is traced is for CPUs, and the mesh around it does not divide the lanes."""
     mesh = jax.sharding.get_abstract_mesh()
     return platform() == 'cpu' and all(mesh.shape.get(axis, 1) == 1 for axis in RULES['lanes'])
 
