@@ -77,20 +77,20 @@ def _together(experiment: Experiment, writer: Writer, texts: Sequence[bytes]) ->
     lanes = min(most, -(-max(len(texts), 1) // shards) * shards)
     prompts = [writer.tokens(text)[0].astype(np.int32) for text in texts]
     writer.fit(max(map(len, prompts), default=0), lanes)
+    reader = ContextReader(writer.model, writer.params, experiment.mesh, lanes)
     for first in range(0, len(texts), lanes):
         part = prompts[first : first + lanes]
         count = number_of(sum(map(len, part)), 'prompt token')
         numbers = f's {first + 1} to {first + len(part)}' if len(part) > 1 else f' {first + 1}'
         say_aside(f'prompt{numbers} of {len(texts)}, {count}')
-        yield from _continued(experiment, writer, part, lanes)
+        yield from _continued(experiment, writer, reader, part)
 
 
 def _continued(
-    experiment: Experiment, writer: Writer, prompts: Sequence[np.ndarray], lanes: int
+    experiment: Experiment, writer: Writer, reader: ContextReader, prompts: Sequence[np.ndarray]
 ) -> list[str]:
-    """What follows the prompts, int32 [n] each and at most `lanes` of them."""
-    reader = ContextReader(writer.model, writer.params, experiment.mesh, lanes)
-    states, settings = None, writer.settings
+    """What follows the prompts, int32 [n] each and at most as many as the reader has lanes."""
+    states, settings, lanes = None, writer.settings, reader.num_lanes
     if writer.memory is not None:  # all go on from it
         state, pending = writer.memory
         states = jax.tree.map(lambda leaf: jnp.repeat(leaf, lanes, axis=0), state)
