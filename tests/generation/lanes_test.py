@@ -20,9 +20,10 @@ def texts():
 
 
 def read_at(monkeypatch, many, program, *args):
-    """What a program gives whose lanes are read in turn from `many` tokens on."""
+    """What a program gives whose lanes are read in turn from `many` tokens on, and its loops."""
     monkeypatch.setattr(lanes, 'MANY', many)
-    return jax.jit(functools.partial(program.__wrapped__, *args[:2]))(*args[2:])
+    lowered = jax.jit(functools.partial(program.__wrapped__, *args[:2])).lower(*args[2:])
+    return lowered.compile()(*args[2:]), lowered.as_text().count('stablehlo.while')
 
 
 def assert_same(found, wanted):
@@ -38,13 +39,14 @@ def test_read_one_after_the_other(name, monkeypatch):
     state = reader.fresh_state(model, params, LANES)
 
     def read(many):
-        after = read_at(monkeypatch, many, reader._read_segment, model, params, state, tokens[0])
-        opened = read_at(
-            monkeypatch, many, stream.read_open_segment, model, params, after, row, counts
-        )
-        return after, opened
+        call = functools.partial(read_at, monkeypatch, many)
+        after, loops = call(reader._read_segment, model, params, state, tokens[0])
+        opened, more = call(stream.read_open_segment, model, params, after, row, counts)
+        return (after, opened), loops, more
 
-    assert_same(read(LENGTH), read(LENGTH + 1))
+    (found, *in_turn), (wanted, *at_once) = read(LENGTH), read(LENGTH + 1)
+    assert_same(found, wanted)
+    assert all(a > b for a, b in zip(in_turn, at_once, strict=True)), 'lanes are read at once'
 
 
 def test_texts_of_several_lengths_one_after_the_other(monkeypatch):
