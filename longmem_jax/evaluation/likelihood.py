@@ -143,8 +143,8 @@ class Likelihood:
             )
             total, greedy = np.zeros((lanes,)), np.ones((lanes,), bool)
             for part in steps(rows):
-                memory, (sums, right) = self._score(
-                    self.reader.model, self.reader.params, memory, self.reader.to_devices(part)
+                memory, (sums, right) = self.reader.run(
+                    self._score, memory, self.reader.to_devices(part)
                 )
                 total += np.asarray(sums, np.float64).sum(0)
                 greedy &= np.asarray(right).all(0)

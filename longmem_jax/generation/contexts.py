@@ -6,7 +6,7 @@ once. So a text that many continuations share is read once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.struct
 import jax
@@ -24,6 +24,7 @@ from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Leaf, Segment, Tree, read_segments
 
 SEGMENTS_PER_STEP = 8
+Out = TypeVar('Out')
 
 
 class Rows(flax.struct.PyTreeNode):
@@ -148,10 +149,15 @@ class ContextReader:
             raise ValueError(f'texts of {partial} tokens are not whole segments of {length}')
         states = self.start() if states is None else states
         for rows in steps(cut(texts, self.num_lanes, length)):
-            states = self._read(self.model, self.params, states, self.to_devices(rows))
+            states = self.run(self._read, states, self.to_devices(rows))
             stopping.poll()
         self.tokens_read += sum(len(text) for text in texts)
         return states
+
+    def run(self, program: Callable[..., Out], *args: Any) -> Out:
+        """`program(model, params, *args)` with this mesh around it: parts of a model ask for it."""
+        with jax.set_mesh(self.mesh):
+            return program(self.model, self.params, *args)
 
     def take(self, states: Any, lanes: Sequence[int]) -> Any:
         """The memories of `lanes`, at most `num_lanes` of them, each as often as it is named."""

@@ -42,20 +42,19 @@ def continue_texts(
     Yields:
       The next tokens of all texts, int32 [texts, <= 16].
     """
-    model, params, lanes = reader.model, reader.params, reader.num_lanes
-    size = room(max(map(len, pending), default=0), model.segment_length)
+    lanes = reader.num_lanes
+    size = room(max(map(len, pending), default=0), reader.model.segment_length)
     tokens, counts = np.zeros((lanes, size), np.int32), np.zeros((lanes,), np.int32)
     for lane, text in enumerate(pending):
         counts[lane] = len(text)
         tokens[lane, : len(text)] = text
     states = jax.tree.map(jnp.copy, states)  # the caller's may be read again
-    logits, stream = read_open_segment(model, params, states, tokens, counts)
+    logits, stream = reader.run(read_open_segment, states, tokens, counts)
     keys = keys_of(0, lanes) if keys is None else keys
     sampling = (float(temperature), int(top_k), float(top_p))
     for start in range(0, length, CHUNK):
-        drawn, logits, stream = continue_stream(
-            model,
-            params,
+        drawn, logits, stream = reader.run(
+            continue_stream,
             logits,
             stream,
             keys,
