@@ -26,6 +26,10 @@ CASES = {
     'the blocks before': dict(top_k=4, near=2),
     'both': dict(top_k=4, sinks=True, near=1),
     'the largest score': dict(top_k=3, gate='largest'),
+    'rotary': dict(top_k=3, gate='largest', position='rotary'),
+    'up to a distance': dict(top_k=3, gate='largest', position='rotary', clamp_length=5),
+    'up to a distance, by means': dict(top_k=3, position='rotary', clamp_length=1),
+    'up to a distance, landmark': dict(top_k=3, landmarks=True, position='rotary', clamp_length=7),
 }
 
 
@@ -64,17 +68,30 @@ def shares(scores):
     return scores / scores.sum()
 
 
+def rotated(vector, position):
+    """Rotary positions of one vector."""
+    turn = position * 10000.0 ** (-2 * np.arange(WIDTH // 2) / WIDTH)
+    a, b = vector[: WIDTH // 2], vector[WIDTH // 2 :]
+    return np.concatenate(
+        [a * np.cos(turn) - b * np.sin(turn), b * np.cos(turn) + a * np.sin(turn)]
+    )
+
+
 def weights_of(
-    q, keys, i, top_k, landmarks=False, gate='mean', sinks=False, near=0, size=4, held=4
-):
+    q, keys, i, top_k, landmarks=False, gate='mean', sinks=False, near=0, size=4, held=4,
+    position='none', clamp_length=TOKENS,
+):  # fmt: skip
     """Weights of all tokens up to i for one query, by the formulas of the papers."""
-    scores, weights, own = keys @ q / np.sqrt(WIDTH), np.zeros(len(keys)), i // size
+    weights, own = np.zeros(len(keys)), i // size
+    far = np.minimum(i - np.arange(len(keys)), clamp_length) * (position == 'rotary')
+    scores = np.asarray([k @ rotated(q, t) for k, t in zip(keys, far, strict=True)])
+    scores = scores / np.sqrt(WIDTH)
     always = [0] * sinks + [*range(own - near, own)]
     earlier = [b for b in range(own) if b > own - held + sinks or b in always]
     tokens = {b: list(range(b * size, (b + 1) * size)) for b in earlier}
     kinds = {
         'landmark': lambda t: scores[t[-1]],
-        'mean': lambda t: keys[t].mean(0) @ q,
+        'mean': lambda t: scores[t].mean(),
         'largest': lambda t: scores[t].max(),
     }
     gates = {b: kinds['landmark' if landmarks else gate](t) for b, t in tokens.items()}
@@ -128,7 +145,7 @@ def test_segments_of_any_length_give_the_same(name, lengths):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), other, state)
 
 
-@pytest.mark.parametrize('name', ['moba', 'landmark', 'the largest score'])
+@pytest.mark.parametrize('name', ['moba', 'landmark', 'the largest score', 'up to a distance'])
 @pytest.mark.parametrize('held', [0, 4, 8])
 def test_only_the_filled_part_is_read(name, held):
     """What is neither held nor of the segment may be anything."""
@@ -169,6 +186,7 @@ def test_the_first_block_stays():
         (dict(block_length=1, landmarks=True), 'block_length'),
         (dict(top_k=2, sinks=True, near=1), 'use 3 or more'),
         (dict(landmarks=True, gate='largest'), 'or landmarks = False'),
+        (dict(clamp_length=8), 'use 0, or one of rotary'),
     ],
 )
 def test_unusable_fields_are_refused(fields, words):
@@ -181,6 +199,7 @@ def test_unusable_fields_are_refused(fields, words):
         near=0,
         gate='mean',
         position='none',
+        clamp_length=0,
     )
     assert not check(good, None, 8)
     (problem,) = check(good | fields, None, 8)

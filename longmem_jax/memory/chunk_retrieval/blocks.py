@@ -21,11 +21,13 @@ InfLLM does (Xiao et al., 2024). And a mean of keys hides the one key that it lo
 
 which Quest bounds from above (Tang et al., 2024).
 
+And it cannot use distances that it was not trained on; `far` has positions that end before them.
+
 No gradient flows through the choice. All else is in the softmax, so that gradients also flow to the
 keys and values of earlier segments of a training step.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -34,7 +36,8 @@ import jax.numpy as jnp
 from longmem_jax.attention.attend import attend
 from longmem_jax.attention.rules import NEVER, Rules
 from longmem_jax.attention.self_attention import KeyValues
-from longmem_jax.kernels.attention_products import dot
+from longmem_jax.kernels.attention_products import dot, mix
+from longmem_jax.memory.chunk_retrieval.far import Near, scores_of, with_near
 
 
 class BlocksState(flax.struct.PyTreeNode):
@@ -63,21 +66,31 @@ class Choice(NamedTuple):
     held: int
 
 
-def seen(choice: Choice, queries: jax.Array, keys: jax.Array, rules: Rules) -> Rules:
-    """The rules for all tokens, with the choice of blocks; keys [batch, kv_heads, n, head_dim]."""
+def seen(
+    choice: Choice,
+    queries: jax.Array,
+    keys: jax.Array,
+    rules: Rules,
+    scores: jax.Array | None = None,
+) -> Rules:
+    """The rules for all tokens, with the choice of blocks; keys [batch, kv_heads, n, head_dim].
+
+    `scores`, [batch, heads, queries, n], are those of the keys if they are known.
+    """
     size, num_keys = choice.block_length, keys.shape[2]
     at, bias = rules.positions(queries.shape[2])[:, None, :, None], None
     slot = jnp.arange(num_keys, dtype=jnp.int32)[None, None, None]
     in_own = slot // size == at // size
-    if choice.landmarks or choice.gate == 'largest':
+    if scores is None and by_scores(choice):
         scaled, prepared = rules.prepared(queries, num_keys)
         scores, _ = prepared.scores(scaled, keys, 0, num_keys)
-    if choice.landmarks:
+    if scores is not None and choice.landmarks:
         gates = scores[..., size - 1 :: size]
         of_block = jnp.repeat(shared_by_landmarks(scores, size), size, axis=-1)
         bias = jnp.where(in_own, jnp.zeros_like(of_block), of_block)
-    elif choice.gate == 'largest':
-        gates = scores.reshape(*scores.shape[:-1], -1, size).max(axis=-1)
+    elif scores is not None:
+        of_blocks = scores.reshape(*scores.shape[:-1], -1, size)
+        gates = of_blocks.max(axis=-1) if choice.gate == 'largest' else of_blocks.mean(axis=-1)
     else:
         grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[3])
         means = block_means(jax.lax.stop_gradient(keys), size)
@@ -90,25 +103,57 @@ def seen(choice: Choice, queries: jax.Array, keys: jax.Array, rules: Rules) -> R
     return rules.replace(mask=mask, bias=bias)
 
 
+def by_scores(choice: Choice) -> bool:
+    """Whether blocks are chosen by the scores of their keys."""
+    return choice.landmarks or choice.gate == 'largest'
+
+
 def attend_to_first(
     size: int,
     params: None,
-    rows: tuple[jax.Array, ...],
+    rows: tuple[Any, ...],
     *,
     choice: Choice,
-    scale: float | None,
+    scale: float,
+    clamp: int = 0,
 ) -> jax.Array:
     """Attention to the first `size` of the slots, and to as many more as a segment has.
 
     Args:
-      rows: queries [batch, heads, n, head_dim]; keys and values as of `joined`; and the key index of the
-        first query, int32 [batch].
+      rows: queries [batch, heads, n, head_dim]; keys and values as of `joined`; the key index of the
+        first query, int32 [batch]; and, with `clamp`, scores and start of `Near`, where queries are
+        those of `far_queries`.
     """
-    queries, keys, values, offset = rows
+    queries, keys, values, offset, *near = rows
     end = size + keys.shape[2] - choice.held * choice.block_length
     keys, values = keys[:, :, :end], values[:, :, :end]
-    rules = seen(choice, queries, keys, Rules(offset=offset, scale=scale))
-    return attend(queries, keys, values, rules)
+    rules = Rules(offset=offset, scale=scale)
+    if not near and not by_scores(choice):
+        return attend(queries, keys, values, seen(choice, queries, keys, rules))
+    scores = scores_of(queries * jnp.asarray(scale, queries.dtype), keys)
+    if near:
+        scores = with_near(scores, Near(*near), offset, clamp)
+    mixed, mask = chosen_scores(choice, queries, keys, rules, scores)
+    group = queries.shape[1] // keys.shape[1]
+    out = mix(_by_key_head(mixed, group), values, _by_key_head(mask, group), None, None)
+    return out.reshape(*queries.shape[:3], values.shape[3])
+
+
+def chosen_scores(
+    choice: Choice, queries: jax.Array, keys: jax.Array, rules: Rules, scores: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """What is added to `scores` [batch, heads, n, keys] is added; and which are seen, of this shape."""
+    rules = seen(choice, queries, keys, rules, scores)
+    slot = jnp.arange(keys.shape[2], dtype=jnp.int32)
+    causal = slot <= rules.positions(queries.shape[2])[:, None, :, None]
+    mask = jnp.broadcast_to(causal if rules.mask is None else causal & rules.mask, scores.shape)
+    return scores if rules.bias is None else scores + rules.bias, mask
+
+
+def _by_key_head(array: jax.Array, group: int) -> jax.Array:
+    """[batch, heads, n, keys] as [batch, kv_heads, group * n, keys]."""
+    batch, heads, number, num_keys = array.shape
+    return array.reshape(batch, heads // group, group * number, num_keys)
 
 
 def in_blocks(rows: jax.Array, size: int) -> jax.Array:

@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.attend import attend_in, is_inspected
+from longmem_jax.attention.attend import attend_in, is_inspected, mix_in
 from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues
@@ -32,9 +32,16 @@ from longmem_jax.memory.chunk_retrieval.blocks import (
     BlocksState,
     Choice,
     attend_to_first,
+    chosen_scores,
     joined,
     kept,
     seen,
+)
+from longmem_jax.memory.chunk_retrieval.far import (
+    far_queries,
+    near_scores,
+    scores_of,
+    with_near,
 )
 from longmem_jax.memory.in_hosts import position_of_window
 from longmem_jax.problems import at_least, one_of
@@ -42,6 +49,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import Held, Read, Seen, View
 
 GATES = ('mean', 'largest')
+CLAMPED = ('rotary', 'transformer_xl', 'learned_relative')
 IN_HOST = 8  # blocks that a token of a pretrained decoder reads
 
 
@@ -65,9 +73,14 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
     always = 1 + fields['sinks'] + fields['near']
     found = one_of(fields, position=POSITIONS, gate=GATES)
     found += at_least(fields, 2 if fields['landmarks'] else 1, 'block_length')
-    found += at_least(fields, 0, 'top_k', 'near')
+    found += at_least(fields, 0, 'top_k', 'near', 'clamp_length')
     if found:
         return found
+    if fields['clamp_length'] and fields['position'] not in CLAMPED:
+        found.append(
+            f"clamp_length = {fields['clamp_length']} with position = '{fields['position']}', which has no "
+            f'largest distance; use 0, or one of {", ".join(CLAMPED)}'
+        )
     if length % size or length < 2 * size:
         found.append(
             f'memory_length = {length}: holds whole blocks of block_length = {size}, the own block of a '
@@ -107,6 +120,8 @@ class ChunkRetrieval(nn.Module):
         it moves up to those that are left, and its distances become shorter.
       near: blocks before a token's own that it always reads.
       position: position scheme; distances are those in the text.
+      clamp_length: larger distances count as this one; 0 = no limit. So a decoder with rotary positions
+        can read further than it was trained to (`far`).
     """
 
     settings: ModelSettings
@@ -120,6 +135,7 @@ class ChunkRetrieval(nn.Module):
     sinks: bool = False
     near: int = 0
     position: str = 'rotary'
+    clamp_length: int = 0
 
     def setup(self) -> None:
         self.projections = Projections(self.settings)
@@ -128,13 +144,21 @@ class ChunkRetrieval(nn.Module):
             shared=None,
             kind=self.position,
             num_distances=self.memory_length + self.settings.segment_length,
-            clamp_length=0,
+            clamp_length=self.clamp_length,
         )
 
     def _room(self, batch_size: int, length: int) -> jax.Array:
         """Zeros for keys or values of `length` tokens."""
         settings = self.settings
         return jnp.zeros((batch_size, settings.kv_heads, length, settings.head_dim), settings.dtype)
+
+    def _placed(self, keys: jax.Array, start: int | jax.Array) -> jax.Array:
+        """Keys with positions from `start` on; without where those of near ones are given later."""
+        return keys if self._clamps else self.relation.apply_to_keys(keys, start)
+
+    @property
+    def _clamps(self) -> bool:
+        return self.position == 'rotary' and self.clamp_length > 0
 
     def _kept(self, both: KeyValues, count: jax.Array, num_valid: jax.Array) -> BlocksState:
         return kept(both, count, num_valid, self.memory_length, self.block_length, self.sinks)
@@ -149,23 +173,37 @@ class ChunkRetrieval(nn.Module):
     ) -> jax.Array:
         """Attends from normalised `x` [batch, n, d_model], the tokens from `index` on after `count`."""
         num_keys, offset = both.keys.shape[2], count + index
-        queries, by_distance = self.relation.apply_to_queries(
-            self.projections.queries(x), offset, num_keys, train=train
-        )
         size, scale = self.block_length, self.settings.score_scale
+        queries = self.projections.queries(x)
         choice = Choice(
             size, self.top_k, self.landmarks, self.gate, self.sinks, self.near,
             held=self.memory_length // size,
         )  # fmt: skip
+        parts, near = (('blocks', num_keys),), None
+        by_distance: dict[str, Any] = {}
+        if self._clamps:
+            queries, scale = queries * jnp.asarray(scale, queries.dtype), 1.0
+            rotate = self.relation.apply_to_keys
+            near = near_scores(rotate, queries, both.keys, offset, self.clamp_length)
+            queries = far_queries(rotate, queries, self.clamp_length)
+        else:
+            queries, by_distance = self.relation.apply_to_queries(
+                queries, offset, num_keys, train=train
+            )
         if not train and not by_distance and not is_inspected(self):
             # Outside of training only what is filled is read, rounded up to quarters.
-            read = bound(attend_to_first, choice=choice, scale=scale)
-            rows = (queries, both.keys, both.values, offset)
+            read = bound(attend_to_first, choice=choice, scale=scale, clamp=self.clamp_length)
+            rows = (queries, both.keys, both.values, offset, *(near or ()))
             out = read_memory(read, quarters(self.memory_length, size), count, None, rows)
+        elif near:
+            scores = with_near(scores_of(queries, both.keys), near, offset, self.clamp_length)
+            rules = Rules(offset=offset, scale=scale)
+            scores, mask = chosen_scores(choice, queries, both.keys, rules, scores)
+            values = jnp.repeat(both.values, queries.shape[1] // both.values.shape[1], axis=1)
+            out = mix_in(self, scores, values, mask, train=train, parts=parts)
         else:
             rules = Rules(offset=offset, scale=scale, **by_distance)
             rules = seen(choice, queries, both.keys, rules)
-            parts = (('blocks', num_keys),)
             out = attend_in(self, queries, both.keys, both.values, rules, train=train, parts=parts)
         return self.projections.out(out)
 
@@ -178,7 +216,7 @@ class ChunkRetrieval(nn.Module):
             joined(state.keys, self.projections.keys(x), count, size),
             joined(state.values, self.projections.values(x), count, size),
         )
-        placed = both.replace(keys=self.relation.apply_to_keys(both.keys, 0))
+        placed = both.replace(keys=self._placed(both.keys, 0))
         y = self._read(x, placed, count, 0, train)
         metrics = {'memory_size': mean_count(count)}
         new = self._kept(both, count, segment.num_valid)
@@ -191,7 +229,7 @@ class ChunkRetrieval(nn.Module):
             joined(rows, room, state.count, self.block_length)
             for rows in (state.keys, state.values)
         )
-        placed = KeyValues(self.relation.apply_to_keys(keys, 0), values)
+        placed = KeyValues(self._placed(keys, 0), values)
         return BlocksCache(placed, KeyValues(room, room), state.count)
 
     def extend(
@@ -200,7 +238,7 @@ class ChunkRetrieval(nn.Module):
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         x, offset = self.normalize(x), cache.count + index
         keys, values = self.projections.keys(x), self.projections.values(x)
-        placed = self.relation.apply_to_keys(keys, offset)
+        placed = self._placed(keys, offset)
         both = cache.joined.write_at(placed, values, offset)
         y = self._read(x, both, cache.count, index, False)
         segment = cache.segment.write_at(keys, values, index)
@@ -304,6 +342,6 @@ ENTRY = Entry(
     variants=dict(
         landmark=dict(landmarks=True, top_k=3),
         all_blocks=dict(block_length=2, memory_length=8, top_k=0, position='none', landmarks=True),
-        first_and_near=dict(top_k=3, sinks=True, near=1, gate='largest'),
+        first_and_near=dict(top_k=3, sinks=True, near=1, gate='largest', clamp_length=4),
     ),
 )
