@@ -29,7 +29,7 @@ def arguments(tmp_path):
 def test_every_row_is_a_configuration(arguments):
     options = command.parse(arguments)
     read = [*windows.rows(16, 64).values(), *inside.rows(16).values()]
-    read += questions.rows(16, 48).values()
+    read += questions.rows(16, 48, 64).values()
     for variants, changes in read:
         config = reading.config_of(options, variants, **changes)
         assert config.evaluate.segment_length in (8, 16)

@@ -1,7 +1,7 @@
 r"""A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
 
 python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
-    [--parts=windows,far,inside,grafts,learning,keys,squad] [--rows=NAME,NAME] [--tokens=8192] \
+    [--parts=windows,far,inside,grafts,learning,keys,far_keys,squad] [--rows=NAME,NAME] [--tokens=8192] \
     [--squad=FILE.json]
 
 `windows`: ways to see 512 tokens, and all 8,192, without any training.
@@ -9,6 +9,7 @@ python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
 `inside`: why gates stay shut.
 `grafts`: memories in some layers, as they are put in, and with shut gates.
 `learning`: the gates of one of them learn on novels.
+`far_keys`: as `keys`, in texts of 64 windows; only if it is named. Choose --rows.
 `keys`, `squad`: a text is read once, and questions are asked from the memory of it; `squad` needs the
 file of SQuAD.
 What is finished is in DIR and is not repeated; DIR/smollm2.json and .md have all of it. `--tiny` is for
@@ -29,10 +30,11 @@ PARTS = {
     'grafts': windows.run_grafts,
     'learning': windows.run_learning,
     'keys': questions.run_keys,
+    'far_keys': questions.run_far_keys,
     'squad': questions.run_squad,
 }
 
-USUAL = [part for part in PARTS if part != 'far']
+USUAL = [part for part in PARTS if part not in ('far', 'far_keys')]
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -17,6 +17,7 @@ from experiments import provenance
 from experiments.short_trainings import Trainer
 from experiments.smollm2 import reading
 from experiments.smollm2.reading import CONTEXT, WINDOW
+from experiments.smollm2.windows import true_distances
 from longmem_jax.data import lanes
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, PieceCorpus
@@ -31,6 +32,7 @@ NAMES = (
 
 
 DISTANCES = (15, 8, 4, 1)  # windows, of `keys`
+FAR = (63, 31, 15)  # windows, of `far_keys`
 
 
 class Question(NamedTuple):
@@ -48,15 +50,22 @@ class Told(NamedTuple):
     questions: list[Question]
 
 
-def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Names to variants of `configs/host.py` and changed fields; the last one sees the whole text."""
-    half, whole, held = window // 2, f'segment={window}', context + window
-    blocks, fields = f'memory=moba,{whole}', {'model.chunk_retrieval.memory_length': held}
+def rows(window: int, context: int, held: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Names to variants of `configs/host.py` and changed fields; the last one sees the whole text.
+
+    Args:
+      window: tokens that a token sees at most.
+      context: of the host.
+      held: tokens that all but `sinks` hold, at least as many as a text has.
+    """
+    half, whole = window // 2, f'segment={window}'
+    blocks, true = f'memory=moba,{whole}', true_distances(held)
     return {
         'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
-        'last blocks': (blocks, fields | {'model.chunk_retrieval.near': 6}),
-        'blocks': (blocks, fields),
-        'blocks by means': (blocks, fields | {'model.chunk_retrieval.gate': 'mean'}),
+        'last blocks': (blocks, true | {'model.chunk_retrieval.near': 6}),
+        'blocks': (blocks, {'model.chunk_retrieval.memory_length': held}),
+        'true distances': (blocks, true),
+        'blocks by means': (blocks, true | {'model.chunk_retrieval.gate': 'mean'}),
         'all': (f'memory=none,{whole},context={context}', {'model.full.window': held}),
     }
 
@@ -172,17 +181,25 @@ def asked(reader: Any, answerer: Any, params: Any, told: Told) -> dict[str, list
 
 def texts(options: Any, part: str) -> list[Told]:
     """The texts of a part, with their questions."""
-    characters, distances = (64, (2, 1)) if options.tiny else (2000, DISTANCES)
+    characters, distances = (64, (2, 1)) if options.tiny else (2000, distances_of(part))
     number = 1 if options.tiny else options.documents
-    if part == 'keys':
+    if part != 'squad':
         return [keys(options.books, i, distances, characters) for i in range(number)]
     length = distances[0] * characters
     return [squad(options.squad, i, 2 * characters, length, 24) for i in range(number)]
 
 
+def distances_of(part: str) -> tuple[int, ...]:
+    """Windows from a key to the end of the text; a question of `squad` has no longer one."""
+    return FAR if part == 'far_keys' else DISTANCES
+
+
 def _run(options: Any, part: str) -> None:
     window, context = (16, 64) if options.tiny else (WINDOW, CONTEXT)
-    for name, (variants, changes) in rows(window, context).items():
+    held = context + window
+    if part == 'far_keys' and not options.tiny:
+        held = (FAR[0] + 2) * window * 9 // 8  # a window of characters may have more tokens
+    for name, (variants, changes) in rows(window, context, held).items():
         path = options.output / part / f'{name}.json'
         if provenance.saved(path) or (options.rows and name not in options.rows):
             continue
@@ -201,6 +218,11 @@ def _run(options: Any, part: str) -> None:
 def run_keys(options: Any) -> None:
     """Numbers of names, asked for at the end of a novel."""
     _run(options, 'keys')
+
+
+def run_far_keys(options: Any) -> None:
+    """The same in texts of 64 windows; some memories hold so many tokens."""
+    _run(options, 'far_keys')
 
 
 def run_squad(options: Any) -> None:

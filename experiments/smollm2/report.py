@@ -51,7 +51,7 @@ def of_answers(found: dict[str, Any]) -> dict[str, float]:
         key: np.asarray(value) for key, value in found.items() if key not in ('run', 'window')
     }
     distance, first, row = numbers['distance'] / found['window'], 0, {}
-    for last in (2, 6, 10, 18):  # around `questions.DISTANCES`
+    for last in (2, 6, 10, 18, 40, 80):  # around `questions.DISTANCES` and `FAR`
         here = (distance >= first) & (distance < last)
         part = f'{first} - {last}'
         if here.any():

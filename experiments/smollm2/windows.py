@@ -18,21 +18,29 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
     """Names to variants of `configs/host.py` and changed fields."""
     half, whole = window // 2, f'segment={window}'
     blocks, everything = f'memory=moba,{whole}', f'memory=none,{whole},context={context}'
-    means = {'model.chunk_retrieval.gate': 'mean'}
-    first, last = {'model.chunk_retrieval.sinks': False}, {'model.chunk_retrieval.near': 0}
+    true = true_distances(context - window)
+    means = true | {'model.chunk_retrieval.gate': 'mean'}
+    first = true | {'model.chunk_retrieval.sinks': False}
+    last = true | {'model.chunk_retrieval.near': 0}
     return {
         'segments': (f'memory=local,{whole}', {}),
         'sliding': (f'memory=none,segment={half},context={window}', {}),
         'sinks': (f'memory=sinks,segment={half}', {'model.sinks.memory_length': half}),
         'blocks': (blocks, {}),
+        'true distances': (blocks, true),
         'blocks by means': (blocks, means),
-        'last blocks': (blocks, {'model.chunk_retrieval.near': 6}),  # nothing is chosen
+        'last blocks': (blocks, true | {'model.chunk_retrieval.near': 6}),  # nothing is chosen
         'means alone': (blocks, means | first | last),  # MoBA as in its paper
         'first not kept': (blocks, first),
         'last not kept': (blocks, last),
         'all': (everything, {}),
         'all beyond': (everything, {'model.full.window': 2 * context}),  # as transformers reads on
     }
+
+
+def true_distances(held: int) -> dict[str, Any]:
+    """Fields of `memory=moba` that holds so many tokens, all at their distances in the text."""
+    return {'model.chunk_retrieval.clamp_length': 0, 'model.chunk_retrieval.memory_length': held}
 
 
 def grafts(window: int, layers: str) -> dict[str, tuple[str, dict[str, Any]]]:

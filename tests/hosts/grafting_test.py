@@ -43,12 +43,11 @@ def test_the_window_has_room_for_tokens_of_the_memory():
     assert config.model.full.window == longest_of(config.model, LENGTH) > LENGTH
 
 
-def test_blocks_and_a_segment_end_within_the_context_of_a_host():
-    """And the first segment sees all of itself."""
+def test_distances_of_blocks_are_within_the_context_of_a_host():
+    """And the first segment sees all of itself, at its distances."""
     model = get_config('memory=moba', 'llama').model
     blocks, context = model.chunk_retrieval, context_of(of_host('llama')[0].model)
-    assert context and blocks.memory_length + LENGTH <= context
-    assert blocks.memory_length + LENGTH + blocks.block_length > context
+    assert LENGTH <= blocks.clamp_length < context
     assert blocks.block_length * blocks.top_k >= LENGTH
     assert blocks.sinks and blocks.near and blocks.gate == 'largest'
 

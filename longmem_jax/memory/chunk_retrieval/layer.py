@@ -297,21 +297,19 @@ def fields_in_host(scale: Scale, position: str) -> dict[str, Any]:
     """Eight blocks are read, as many as a segment has, so that the first segment sees all of itself.
 
     The first block and the one before the own are among them: a decoder breaks where they go. Rotary
-    distances are no longer than those that the decoder was trained on, if that is possible.
+    distances end at half of those that the decoder was trained on: at its last ones it finds little.
     """
     segment = max(scale.segment, scale.evaluated)
-    block = max(-(-segment // IN_HOST), 2)
-    length = scale.memories // 4
-    if scale.context and position != 'none':
-        length = min(length, scale.context - segment)
+    block, place = max(-(-segment // IN_HOST), 2), position_of_window(position)
     return dict(
         block_length=block,
-        memory_length=max(length // block, IN_HOST) * block,
+        memory_length=max(scale.memories // 4 // block, IN_HOST) * block,
         top_k=IN_HOST,
         gate='largest',
         sinks=True,
         near=1,
-        position=position_of_window(position),
+        position=place,
+        clamp_length=max(scale.context // 2, segment) if place == 'rotary' else 0,
     )
 
 
