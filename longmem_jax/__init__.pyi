@@ -129,6 +129,7 @@ def ChunkRetrieval(
     sinks: bool = False,
     near: int = 0,
     position: str = 'rotary',
+    clamp_length: int = 0,
     head_norm: str = 'none',
     cache_dtype: DTypeLike | None = None,
     **settings: Unpack[Settings],
