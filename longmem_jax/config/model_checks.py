@@ -143,8 +143,9 @@ def _fields(model: Any, name: str, segment_length: int) -> list[str]:
     where = f'config.model.{name}'
     if name not in model:
         advice = f'a config file sets it: {where} = longmem_jax.config.recipes.section({name!r})'
-        if name not in FEED_FORWARD and name not in model.beside:
-            advice += f'; to use this memory in all layers: --config=NAME:memory={name}'
+        memories = ' or '.join(LAYERS[name].recipe.by_name)
+        if memories and name not in FEED_FORWARD and name not in model.beside:
+            advice += f'; to use this memory in all layers: --config=NAME:memory={memories}'
         return [f'{where} is missing, though {name!r} is in the stack of layers; {advice}']
     return layer_problems(
         LAYERS[name],

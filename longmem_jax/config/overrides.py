@@ -62,6 +62,8 @@ def apply(config: ml_collections.ConfigDict, overrides: Sequence[tuple[str, str]
         for path, text in overrides:
             _set(config, tuple(path.split('.')), text)
         if overrides:
+            if not all(isinstance(note, str) for note in config.notes):
+                raise UsageError(f'--config.notes={config.notes}: every note is a text, in quotes.')
             config.notes = tuple(note for note in config.notes if holds(note, config))
 
 
@@ -116,10 +118,11 @@ def _child(
     if name in section:
         return section[name]
     if where == 'config.model' and name in ATTENTION:
-        memories = ' or '.join(ATTENTION[name].recipe.by_name) or name
+        memories = ' or '.join(ATTENTION[name].recipe.by_name)
+        advice = f'; to use this memory: --config=NAME:memory={memories}' if memories else '.'
         raise UsageError(
-            f'{argument}: this config does not use {name!r}, so there is no section {where}.{name}; '
-            f'to use this memory: --config=NAME:memory={memories}'
+            f'{argument}: this config does not use {name!r}, so there is no section {where}.{name}'
+            f'{advice}'
         )
     fields = sorted({*section, *(sections() if where == 'config' else ())})
     missing = f'no field {name!r}' if fields else f'no fields in this config, so no {name!r}'

@@ -137,6 +137,7 @@ def test_any_config_can_read_another_source():
         ('--config.train.num_steps=9223372036854775808', ['not a number that a field can have']),
         ('--config.train.remat=maybe', ['must be true or false', "got 'maybe'"]),
         ('--config.model.attention=local', ['must be a tuple', "('transformer_xl','transformer_xl')"]),
+        ("--config.notes=(1,)", ['every note is a text']),
         ('--config.model.cutoffs=5', ['must be a tuple', "got '5'"]),
         ('--config.model=3', ['a section', '--config.model.around=']),
         ('--config.train.num_steps.x=3', ['config.train.num_steps = 20', 'no fields']),

@@ -109,6 +109,14 @@ def test_rows_are_marked_cut_and_padded(tmp_path):
     assert (short[11:] == 65535).all() and (short[:11] < 65535).all()
 
 
+def test_a_file_that_ends_within_a_row_is_refused(tmp_path):
+    write(tmp_path / 'f.csv', [['1', 'a', 'b'], ['2', 'c', 'de']])
+    whole = (tmp_path / 'f.csv').read_text()
+    (tmp_path / 'f.csv').write_text(whole[:-3])
+    with pytest.raises(UsageError, match='unexpected end of data'):
+        data.read_file(tmp_path / 'f.csv', 'ag_news', 'plain')
+
+
 BAD = {
     'has 2 columns, and ag_news has 3': [['1', 'text']],
     "the class is '5'": [['5', 'a', 'b']],

@@ -358,3 +358,15 @@ def test_too_narrow_functions_are_told_widths_that_work(segment):
         InfinityFormer(**sizes)
     widths = ast.literal_eval(re.search(r'Use widths = (\(.+\)) or wider', str(raised.value))[1])
     assert InfinityFormer(**sizes, widths=widths).settings.segment_length == segment
+
+
+@pytest.mark.parametrize('sticky', ['sampled', 'sampled_inside'])
+def test_places_of_a_text_do_not_depend_on_its_lane(sticky):
+    """Without a random key, outside of training; with one every lane draws its own."""
+    mass, writes = jnp.ones((3, 8)), jnp.asarray([2, 2, 2])
+    places = [
+        continuous.sticky_positions(sticky, mass, writes, key, 16)
+        for key in (None, jax.random.key(0))
+    ]
+    np.testing.assert_array_equal(places[0], places[0][:1].repeat(3, axis=0))
+    assert (places[1][0] != places[1][1]).any()

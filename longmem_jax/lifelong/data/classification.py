@@ -146,7 +146,7 @@ def read_file(file: Path, name: str, cleaning: str) -> Examples:
     source, clean, texts, classes = SETS[name], CLEANING[cleaning], [], []
     try:
         with open(file, newline='', encoding='utf-8', errors='replace') as lines:
-            for number, row in enumerate(csv.reader(lines), 1):
+            for number, row in enumerate(csv.reader(lines, strict=True), 1):
                 if not row:  # a blank line
                     continue
                 where = f'{file}, row {number}'

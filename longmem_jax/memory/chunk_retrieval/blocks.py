@@ -130,8 +130,11 @@ def attend_to_first(
     rules = Rules(offset=offset, scale=scale)
     if not near and not by_scores(choice):
         return attend(queries, keys, values, seen(choice, queries, keys, rules))
-    scores = scores_of(queries * jnp.asarray(scale, queries.dtype), keys)
-    if near:
+    if near and end <= clamp:  # all are near, from slot 0 on
+        scores = near[0][..., :end]
+    else:
+        scores = scores_of(queries * jnp.asarray(scale, queries.dtype), keys)
+    if near and end > clamp:
         scores = with_near(scores, Near(*near), offset, clamp)
     mixed, mask = chosen_scores(choice, queries, keys, rules, scores)
     group = queries.shape[1] // keys.shape[1]

@@ -256,7 +256,7 @@ def sticky_positions(
       sticky: one of `STICKY`, but not 'none'.
       mass: float32 [batch, num_bins], attention of the last segment.
       writes: int32 [batch], numbers that tell random keys apart.
-      key: random key; None = the same in every segment.
+      key: random key; None = always the same one, so that a text does not depend on its lane.
       num_samples: M.
 
     Returns:
@@ -265,8 +265,9 @@ def sticky_positions(
     probabilities, num_bins = bin_probabilities(mass), mass.shape[1]
     if sticky == 'quantile':
         return quantile_places(probabilities, num_samples)
-    key = jax.random.key(0) if key is None else key
     lanes = jnp.arange(writes.shape[0], dtype=jnp.int32)
+    if key is None:
+        key, lanes = jax.random.key(0), jnp.zeros_like(lanes)
     keys = jax.vmap(lambda lane: jax.random.fold_in(key, lane))(lanes)
     keys = jax.vmap(jax.random.fold_in)(keys, writes)
     bins = sampled_bins(keys, probabilities, num_samples)
