@@ -78,8 +78,8 @@ def check(fields: Fields, model: Any, segment_length: int) -> list[str]:
         return found
     if fields['clamp_length'] and fields['position'] not in CLAMPED:
         found.append(
-            f"clamp_length = {fields['clamp_length']} with position = '{fields['position']}', which has no "
-            f'largest distance; use 0, or one of {", ".join(CLAMPED)}'
+            f"clamp_length = {fields['clamp_length']} with position = '{fields['position']}', which has "
+            f'no largest distance; use 0, or one of {", ".join(CLAMPED)}'
         )
     if length % size or length < 2 * size:
         found.append(
