@@ -39,26 +39,25 @@ def scores_of(queries: jax.Array, keys: jax.Array) -> jax.Array:
 
 
 def far_queries(rotate: Rotate, queries: jax.Array, clamp: int) -> jax.Array:
-    """Every query [batch, heads, n, head_dim] at position `clamp`, for keys at position 0."""
+    """Every query [batch, heads, n, head_dim] at position `clamp`, for keys at position 0.
+
+    `rotate` gives rotary positions from an int, or int32 [batch], on.
+    """
     batch, heads, number, width = queries.shape
     return rotate(queries.reshape(batch, heads * number, 1, width), clamp).reshape(queries.shape)
 
 
-def near_scores(
-    rotate: Rotate, queries: jax.Array, keys: jax.Array, offset: jax.Array, clamp: int
-) -> Near:
+def near_scores(queries: jax.Array, keys: jax.Array, offset: jax.Array, clamp: int) -> Near:
     """Scores of the keys at distances below `clamp`.
 
     Args:
-      rotate: gives rotary positions to [batch, heads, n, head_dim] from an int or int32 [batch] on.
-      queries: without positions, scaled; the first has the key index `offset`, int32 [batch].
-      keys: without positions.
+      queries: with positions, scaled; the first has the key index `offset`, int32 [batch].
+      keys: with positions.
     """
     width = min(clamp + queries.shape[2], keys.shape[2])
     start = jnp.clip(offset - clamp, 0, keys.shape[2] - width)
     take = jax.vmap(lambda rows, at: jax.lax.dynamic_slice_in_dim(rows, at, width, 1))
-    placed = rotate(take(keys, start), 0)
-    return Near(scores_of(rotate(queries, offset - start), placed), start)
+    return Near(scores_of(queries, take(keys, start)), start)
 
 
 def with_near(scores: jax.Array, near: Near, offset: jax.Array, clamp: int) -> jax.Array:

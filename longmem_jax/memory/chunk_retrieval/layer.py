@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.attend import attend_in, is_inspected, mix_in
 from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
-from longmem_jax.attention.self_attention import KeyValues
+from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.contract import (
     Entry,
     Fields,
@@ -58,11 +58,13 @@ class BlocksCache(flax.struct.PyTreeNode):
 
     Attributes:
       joined: keys, with positions, and values of what is held and of the tokens so far.
+      plain: the same keys without positions, if distances beyond the largest one are read; else None.
       segment: keys, without positions, and values of the tokens so far.
       count: int32 [batch], as in the state.
     """
 
     joined: KeyValues
+    plain: jax.Array | None
     segment: KeyValues
     count: jax.Array
 
@@ -152,10 +154,6 @@ class ChunkRetrieval(nn.Module):
         settings = self.settings
         return jnp.zeros((batch_size, settings.kv_heads, length, settings.head_dim), settings.dtype)
 
-    def _placed(self, keys: jax.Array, start: int | jax.Array) -> jax.Array:
-        """Keys with positions from `start` on; without where those of near ones are given later."""
-        return keys if self._clamps else self.relation.apply_to_keys(keys, start)
-
     @property
     def _clamps(self) -> bool:
         return self.position == 'rotary' and self.clamp_length > 0
@@ -169,9 +167,18 @@ class ChunkRetrieval(nn.Module):
         return BlocksState(room, room, jnp.zeros((batch_size,), jnp.int32))
 
     def _read(
-        self, x: jax.Array, both: KeyValues, count: jax.Array, index: int | jax.Array, train: bool
+        self,
+        x: jax.Array,
+        both: KeyValues,
+        plain: jax.Array | None,
+        count: jax.Array,
+        index: int | jax.Array,
+        train: bool,
     ) -> jax.Array:
-        """Attends from normalised `x` [batch, n, d_model], the tokens from `index` on after `count`."""
+        """Attends from normalised `x` [batch, n, d_model], the tokens from `index` on after `count`.
+
+        `both` has keys with positions, `plain` those without, for distances beyond the largest one.
+        """
         num_keys, offset = both.keys.shape[2], count + index
         size, scale = self.block_length, self.settings.score_scale
         queries = self.projections.queries(x)
@@ -181,11 +188,12 @@ class ChunkRetrieval(nn.Module):
         )  # fmt: skip
         parts, near = (('blocks', num_keys),), None
         by_distance: dict[str, Any] = {}
-        if self._clamps:
+        if plain is not None:
             queries, scale = queries * jnp.asarray(scale, queries.dtype), 1.0
             rotate = self.relation.apply_to_keys
-            near = near_scores(rotate, queries, both.keys, offset, self.clamp_length)
+            near = near_scores(rotate(queries, offset), both.keys, offset, self.clamp_length)
             queries = far_queries(rotate, queries, self.clamp_length)
+            both = both.replace(keys=plain)
         else:
             queries, by_distance = self.relation.apply_to_queries(
                 queries, offset, num_keys, train=train
@@ -216,8 +224,8 @@ class ChunkRetrieval(nn.Module):
             joined(state.keys, self.projections.keys(x), count, size),
             joined(state.values, self.projections.values(x), count, size),
         )
-        placed = both.replace(keys=self._placed(both.keys, 0))
-        y = self._read(x, placed, count, 0, train)
+        placed = both.replace(keys=self.relation.apply_to_keys(both.keys, 0))
+        y = self._read(x, placed, both.keys if self._clamps else None, count, 0, train)
         metrics = {'memory_size': mean_count(count)}
         new = self._kept(both, count, segment.num_valid)
         return y, new, Aux(losses={}, metrics=metrics)
@@ -229,8 +237,9 @@ class ChunkRetrieval(nn.Module):
             joined(rows, room, state.count, self.block_length)
             for rows in (state.keys, state.values)
         )
-        placed = KeyValues(self._placed(keys, 0), values)
-        return BlocksCache(placed, KeyValues(room, room), state.count)
+        placed = KeyValues(self.relation.apply_to_keys(keys, 0), values)
+        plain = keys if self._clamps else None
+        return BlocksCache(placed, plain, KeyValues(room, room), state.count)
 
     def extend(
         self, x: jax.Array, cache: BlocksCache, index: int | jax.Array, count: jax.Array
@@ -238,11 +247,12 @@ class ChunkRetrieval(nn.Module):
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         x, offset = self.normalize(x), cache.count + index
         keys, values = self.projections.keys(x), self.projections.values(x)
-        placed = self._placed(keys, offset)
+        placed = self.relation.apply_to_keys(keys, offset)
         both = cache.joined.write_at(placed, values, offset)
-        y = self._read(x, both, cache.count, index, False)
+        plain = None if cache.plain is None else write_at(cache.plain, keys, offset, 2, read=True)
+        y = self._read(x, both, plain, cache.count, index, False)
         segment = cache.segment.write_at(keys, values, index)
-        return y, cache.replace(joined=both, segment=segment)
+        return y, cache.replace(joined=both, plain=plain, segment=segment)
 
     def close_segment(
         self, state: BlocksState, cache: BlocksCache, count: jax.Array
