@@ -1,6 +1,7 @@
 """Attention to few blocks of a long past: the layer is its papers' formulas."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.layers import positions
+from longmem_jax.memory.chunk_retrieval import far
 from longmem_jax.memory.chunk_retrieval.layer import ChunkRetrieval, check
 from longmem_jax.segment import Segment
 
@@ -156,6 +159,23 @@ def test_only_the_filled_part_is_read(name, held):
     other = state.replace(keys=state.keys + never, values=state.values + never)
     found, _ = read(variables, X[:, held : held + 4], other)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_far_scores_have_the_gain_of_rotations():
+    """YaRN and LongRoPE multiply queries and keys."""
+    random = np.random.default_rng(0)
+    queries, keys = (jnp.asarray(random.normal(size=(1, 1, 9, WIDTH))) for _ in range(2))
+
+    def rotate(x, start):
+        return positions.rotary(x, start, positions.rotary_frequencies(WIDTH), 1.5)
+
+    offset, clamp = jnp.zeros((1,), jnp.int32), 4
+    near = far.near_scores(rotate(queries, 0), rotate(keys, 0), offset, clamp)
+    scores = far.scores_of(far.far_queries(rotate, queries, clamp), keys)
+    found = far.with_near(scores, near, offset, clamp)[0, 0]
+    for i, j in itertools.combinations(range(9), 2):
+        turned = rotated(np.asarray(queries[0, 0, j]), min(j - i, clamp))
+        np.testing.assert_allclose(found[j, i], 1.5**2 * keys[0, 0, i] @ turned, rtol=1e-4)
 
 
 def test_the_oldest_block_is_dropped_as_a_whole():

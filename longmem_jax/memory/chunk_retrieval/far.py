@@ -44,7 +44,9 @@ def far_queries(rotate: Rotate, queries: jax.Array, clamp: int) -> jax.Array:
     `rotate` gives rotary positions from an int, or int32 [batch], on.
     """
     batch, heads, number, width = queries.shape
-    return rotate(queries.reshape(batch, heads * number, 1, width), clamp).reshape(queries.shape)
+    alone = queries.reshape(batch, heads * number, 1, width)
+    # At position 0 too, in place of all the keys: some rotations have a gain.
+    return rotate(rotate(alone, clamp), 0).reshape(queries.shape)
 
 
 def near_scores(queries: jax.Array, keys: jax.Array, offset: jax.Array, clamp: int) -> Near:
