@@ -342,7 +342,8 @@ ENTRY = Entry(
         exact=True,
         how="the host's attention, as long as the text has no more blocks than are read; then the first "
         'block, the last two, and those that suit a token best',
-        positions="the host's rotary ones, up to half of its context; else a bias like ALiBi's beyond the segment",
+        positions="the host's rotary ones, up to half of its context; else a bias like ALiBi's beyond "
+        'the segment',
         recipes=('moba',),
     ),
     view=View(held, read, lengths={'memory_length': ''}),
