@@ -145,7 +145,7 @@ def attend_to_first(
 def chosen_scores(
     choice: Choice, queries: jax.Array, keys: jax.Array, rules: Rules, scores: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """What is added to `scores` [batch, heads, n, keys] is added; and which are seen, of this shape."""
+    """`scores` with what landmarks add, and which of them are seen; both [batch, heads, n, keys]."""
     rules = seen(choice, queries, keys, rules, scores)
     slot = jnp.arange(keys.shape[2], dtype=jnp.int32)
     causal = slot <= rules.positions(queries.shape[2])[:, None, :, None]
