@@ -116,3 +116,6 @@ def test_a_run_is_kept_and_has_tables(arguments, tmp_path, capsys):
     capsys.readouterr()
     command.main(arguments)
     assert 'Loaded' not in capsys.readouterr().out
+    command.main([*arguments, '--parts=far_keys', '--rows=blocks'])
+    made = json.loads((tmp_path / 'out/smollm2.json').read_text())
+    assert {*made['far_keys']} == {'blocks'}

@@ -221,7 +221,7 @@ def run_keys(options: Any) -> None:
 
 
 def run_far_keys(options: Any) -> None:
-    """The same in texts of 64 windows; some memories hold so many tokens."""
+    """The same in texts of 64 windows; blocks hold all of them."""
     _run(options, 'far_keys')
 
 

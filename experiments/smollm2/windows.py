@@ -39,7 +39,7 @@ def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def true_distances(held: int) -> dict[str, Any]:
-    """Fields of `memory=moba` that holds so many tokens, all at their distances in the text."""
+    """Fields of `memory=moba` that holds `held` tokens, all at their distances in the text."""
     return {'model.chunk_retrieval.clamp_length': 0, 'model.chunk_retrieval.memory_length': held}
 
 

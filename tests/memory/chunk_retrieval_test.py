@@ -135,6 +135,17 @@ def test_the_layer_is_its_formula(name):
     np.testing.assert_allclose(found, by_formula(**CASES[name]), atol=1e-5)
 
 
+@pytest.mark.parametrize('name', ['up to a distance', 'up to a distance, landmark'])
+def test_training_reads_the_same(name):
+    """Without dropout, by a program that reads all slots."""
+    layer, variables, read = made(**CASES[name])
+    _, state = read_all((10, 10), **CASES[name])
+    x, valid = X[:, 20:], jnp.ones((BATCH, TOKENS - 20), bool)
+    segment = Segment(valid.astype(jnp.int32), valid, jnp.zeros((BATCH,), bool))
+    found, _, _ = layer.apply(variables, x, state, segment, train=True)
+    np.testing.assert_allclose(found, read(variables, x, state)[0], atol=1e-5)
+
+
 @pytest.mark.parametrize('name', CASES)
 @pytest.mark.parametrize(
     'lengths',

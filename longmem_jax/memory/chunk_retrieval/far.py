@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.kernels.attention_products import dot
+from longmem_jax.attention.rules import Rules
 
 Rotate = Callable[[jax.Array, int | jax.Array], jax.Array]
 
@@ -33,9 +33,7 @@ class Near(NamedTuple):
 
 def scores_of(queries: jax.Array, keys: jax.Array) -> jax.Array:
     """q . k, [batch, heads, n, keys]; query head h reads key head h // group."""
-    batch, heads, number, width = queries.shape
-    grouped = queries.reshape(batch, keys.shape[1], -1, width)
-    return dot(grouped.astype(keys.dtype), keys).reshape(batch, heads, number, keys.shape[2])
+    return Rules(offset=0, scale=1.0).scores(queries, keys, 0, keys.shape[2])[0]
 
 
 def far_queries(rotate: Rotate, queries: jax.Array, clamp: int) -> jax.Array:
