@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention import fused_rules, weight_dropout
+from longmem_jax.attention.online import Sums, no_sums
 from longmem_jax.attention.rules import NEVER, Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
@@ -166,14 +167,6 @@ def _weights(scaled: jax.Array, keys: jax.Array, rules: Rules) -> tuple[jax.Arra
     return jax.nn.softmax(scores, axis=-1), seen
 
 
-def _mix(weights: jax.Array, values: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """[batch, heads, queries, head_dim] in `dtype`; query head h mixes value head h // group."""
-    batch, heads, num_queries, num_keys = weights.shape
-    grouped = weights.reshape(batch, values.shape[1], -1, num_keys)
-    out = jnp.einsum('bhqk,bhkd->bhqd', grouped, values, preferred_element_type=dtype)
-    return out.reshape(batch, heads, num_queries, values.shape[3])
-
-
 def _blocks(array: jax.Array, axis: int, block_size: int) -> jax.Array:
     """Pads `array` at the end and cuts it into blocks along `axis`; blocks become the first axis."""
     padding = -array.shape[axis] % block_size
@@ -190,10 +183,8 @@ def _attend_blocks(
     dropout: WeightDropout | None,
     block_size: int,
 ) -> jax.Array:
-    """`attend` block by block: a running maximum, sum of weights and weighted sum of values."""
-    batch, heads, num_queries, _ = queries.shape
+    """`attend` block by block."""
     num_keys = keys.shape[2]
-    score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
     queries, rules = rules.prepared(queries, num_keys, block_size)
     column_blocks = {}
     for name in ('mask', 'bias'):
@@ -202,34 +193,18 @@ def _attend_blocks(
             array = jnp.broadcast_to(array, (*array.shape[:3], num_keys))
             column_blocks[name] = _blocks(array, 3, block_size)
 
-    def block(carry: Any, inputs: Any) -> tuple[Any, None]:
-        highest, total, mixed = carry
+    def add(sums: Sums, inputs: Any) -> tuple[Sums, None]:
         index, keys, values, columns = inputs
         block_rules = rules.replace(**columns)
         scores, seen = block_rules.scores(queries, keys, index * block_size, num_keys)
-        scores = jnp.where(seen, scores, jnp.asarray(NEVER, score_dtype))
-        higher = jnp.maximum(highest, jax.lax.stop_gradient(scores.max(axis=-1)))
-        weights = jnp.where(seen, jnp.exp(scores - higher[..., None]), jnp.zeros((), score_dtype))
-        decay = jnp.exp(highest - higher)
-        total = total * decay + weights.sum(axis=-1)
-        if dropout is not None:
-            weights = dropout.in_block(index).apply(weights)
-        added = _mix(weights.astype(values.dtype), values, score_dtype)
-        return (higher, total, mixed * decay[..., None] + added), None
+        kept = None if dropout is None else dropout.in_block(index)
+        return sums.add(scores, seen, values, kept), None
 
-    carry = (
-        jnp.full((batch, heads, num_queries), NEVER, score_dtype),
-        jnp.zeros((batch, heads, num_queries), score_dtype),
-        jnp.zeros((batch, heads, num_queries, values.shape[3]), score_dtype),
-    )
     key_blocks, value_blocks = (_blocks(array, 2, block_size) for array in (keys, values))
     indices = jnp.arange(key_blocks.shape[0], dtype=jnp.int32)
-    (_, total, mixed), _ = jax.lax.scan(
-        jax.checkpoint(block, prevent_cse=False),
-        carry,
+    sums, _ = jax.lax.scan(
+        jax.checkpoint(add, prevent_cse=False),
+        no_sums(queries, values.shape[3]),
         (indices, key_blocks, value_blocks, column_blocks),
     )
-    total = total[..., None]
-    sees_nothing = total == 0
-    out = mixed / jnp.where(sees_nothing, jnp.ones_like(total), total)
-    return jnp.where(sees_nothing, jnp.zeros_like(out), out).astype(values.dtype)
+    return sums.result(values.dtype)

@@ -8,7 +8,7 @@ earlier segments of the same training step.
 Tokens see `window` tokens, and the cache has room for those before the segment. A run whose texts are
 shorter, or that has less memory, keeps fewer (`settings.cache_tokens`): then tokens see what is kept and
 their own segment. Nothing else depends on it. Outside of training, several tokens at once read only the
-filled part of a long cache, rounded up to quarters.
+filled part of a long cache.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention import fused_rules
-from longmem_jax.attention.attend import attend, attend_in, is_inspected
+from longmem_jax.attention.attend import attend_in, is_inspected
+from longmem_jax.attention.filled import attend_to_filled
 from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
@@ -28,7 +29,6 @@ from longmem_jax.attention.window import push
 from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import HeadsIn, Projections
-from longmem_jax.layers.switching import bound, quarters, read_memory
 from longmem_jax.problems import at_least
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
@@ -132,10 +132,8 @@ class FullAttention(nn.Module):
         )
         seen: dict[str, Any] = dict(window=self.window, scale=self.settings.score_scale)
         if not train and not by_distance and self._may_read_less(x.shape[1], offset):
-            read = bound(_attend_to_last, slots=self.slots, offset=offset, **seen)
             rows = (queries, cache.keys, cache.values, count)
-            sizes = quarters(self.slots, self.settings.segment_length)
-            out = read_memory(read, sizes, count, None, rows)
+            out = attend_to_filled(*rows, slots=self.slots, offset=offset, **seen)
         else:
             rules = Rules(offset=offset, first=self.slots - count, **seen, **by_distance)
             parts = (('cache', self.slots), ('segment', num_keys - self.slots))
@@ -185,29 +183,6 @@ class FullAttention(nn.Module):
     def close_segment(self, state: FullState, cache: FullCache, count: jax.Array) -> FullState:
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.keys, cache.attention.values[:, :, self.slots :], count)
-
-
-def _attend_to_last(
-    size: int,
-    params: None,
-    rows: tuple[jax.Array, ...],
-    *,
-    slots: int,
-    offset: int,
-    window: int,
-    scale: float | None,
-) -> jax.Array:
-    """Attention of queries to the last `size` of the `slots` before the segment, and to the segment.
-
-    Args:
-      rows: queries [batch, heads, n, head_dim], the first with key index `offset`; keys and values
-        [batch, kv_heads, keys, head_dim]; and the number of filled slots, int32 [batch].
-    """
-    queries, *cached, count = rows
-    keys, values = (array[:, :, slots - size :].astype(queries.dtype) for array in cached)
-    first = size - jnp.minimum(count, size)
-    rules = Rules(offset=offset - slots + size, first=first, window=window, scale=scale)
-    return attend(queries, keys, values, rules)
 
 
 def _joined(kept: jax.Array, new: jax.Array) -> jax.Array:

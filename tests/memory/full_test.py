@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.attention import filled
 from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
@@ -126,8 +127,9 @@ def test_a_cache_that_holds_the_text_is_enough():
     np.testing.assert_array_equal(changed.any(axis=-1)[0], [False] * 5 + [True] * 3 + [False] * 4)
 
 
-def test_only_the_filled_part_of_a_cache_is_read():
+def test_only_the_filled_part_of_a_cache_is_read(monkeypatch):
     """The rest may be anything; in training and under the microscope all of it is read."""
+    monkeypatch.setattr(filled, 'BLOCK', 4)
     config = config_of(window=16)
     params, tokens = start(config)
     model = make_model(config, 4)
