@@ -131,7 +131,8 @@ class FullAttention(nn.Module):
             self.projections.queries(x), offset, num_keys, train=train
         )
         seen: dict[str, Any] = dict(window=self.window, scale=self.settings.score_scale)
-        if not train and not by_distance and self._may_read_less(x.shape[1], offset):
+        plain = self.settings.kernels == 'plain' and not train and not is_inspected(self)
+        if isinstance(offset, int) and x.shape[1] > 1 and plain and not by_distance:
             rows = (queries, cache.keys, cache.values, count)
             out = attend_to_filled(*rows, slots=self.slots, offset=offset, **seen)
         else:
@@ -142,12 +143,6 @@ class FullAttention(nn.Module):
         if self.output_gate:
             out = out * jax.nn.sigmoid(self.gate(x))
         return self.projections.out(out)
-
-    def _may_read_less(self, num_queries: int, offset: int | jax.Array) -> bool:
-        """Whether many tokens at once read only the filled part of a cache of a segment or more."""
-        whole = isinstance(offset, int) and num_queries > 1
-        plain = self.settings.kernels == 'plain' and not is_inspected(self)
-        return whole and plain and self.slots >= self.settings.segment_length
 
     def __call__(
         self, x: jax.Array, state: FullState, segment: Segment, *, train: bool
