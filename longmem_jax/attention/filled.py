@@ -74,10 +74,11 @@ def _filled(
     count: jax.Array,
 ) -> jax.Array:
     """See `attend_to_filled`; blocks are counted from the last key on."""
-    num_keys, block = keys.shape[2], settings.block
+    num_keys, num_queries, block = keys.shape[2], queries.shape[2], settings.block
+    slots, offset, window = settings[:3]
     scaled, rules = settings.rules(count).prepared(queries, num_keys, block)
 
-    def turn(index: jax.Array, sums: Sums) -> Sums:
+    def add(sums: Sums, index: jax.Array, masked: bool) -> Sums:
         stop = num_keys - index * block
         start = jnp.maximum(stop - block, 0)
         some_keys, some_values = (
@@ -87,10 +88,19 @@ def _filled(
         scores, seen = rules.scores(scaled, some_keys, start, num_keys)
         # Before the first key there are none: the last block may have some of the one after it.
         new = start + jnp.arange(block, dtype=jnp.int32) < stop
-        return sums.add(scores, seen & new, some_values)
+        return sums.add(scores, seen & new if masked else None, some_values)
 
-    turns = -(-(count.max() + num_keys - settings.slots) // block)
-    sums = jax.lax.fori_loop(0, turns, turn, no_sums(queries, values.shape[3]))
+    # All queries see all keys from `low` up to `offset`: these blocks need no mask.
+    low = jnp.maximum(slots - count.min(), offset + num_queries - window)
+    turns = -(-(count.max() + num_keys - slots) // block)
+    newest = -(-(num_keys - 1 - offset) // block)
+    whole = jnp.clip((num_keys - low) // block, newest, turns) - newest
+    sums = jax.lax.fori_loop(
+        0, whole, lambda i, sums: add(sums, newest + i, False), no_sums(queries, values.shape[3])
+    )
+    sums = jax.lax.fori_loop(
+        0, turns - whole, lambda i, sums: add(sums, jnp.where(i < newest, i, i + whole), True), sums
+    )
     return sums.result(queries.dtype)
 
 

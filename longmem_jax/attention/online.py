@@ -24,7 +24,7 @@ class Sums(flax.struct.PyTreeNode):
     def add(
         self,
         scores: jax.Array,
-        seen: jax.Array,
+        seen: jax.Array | None,
         values: jax.Array,
         dropout: WeightDropout | None = None,
     ) -> 'Sums':
@@ -32,11 +32,12 @@ class Sums(flax.struct.PyTreeNode):
 
         Args:
           scores: [batch, heads, queries, block], float32 at least.
-          seen: bool, broadcastable to the scores.
+          seen: bool, broadcastable to the scores; None = all.
           values: [batch, kv_heads, block, head_dim]; head h mixes those of head h // group.
           dropout: of the weights of this block; None = none.
         """
-        scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
+        if seen is not None:
+            scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
         highest = jnp.maximum(self.highest, jax.lax.stop_gradient(scores.max(axis=-1)))
         weights = jnp.exp(scores - highest[..., None])  # 0 where not seen: `highest` begins above
         decay = jnp.exp(self.highest - highest)
