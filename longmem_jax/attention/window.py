@@ -11,6 +11,37 @@ import jax.numpy as jnp
 from longmem_jax.contract import Fields
 
 
+def newest(joined: jax.Array, num_valid: jax.Array, capacity: int, axis: int) -> jax.Array:
+    """A window after a segment: the last vectors up to the first `num_valid` of the segment.
+
+    Args:
+      joined: [batch, ...], along `axis` the `capacity` vectors of the window and those of the segment.
+      num_valid: int32 [batch].
+      capacity: vectors of the window.
+      axis: at least 1.
+    """
+
+    def moved(joined: jax.Array, num_valid: jax.Array) -> jax.Array:
+        take = jax.vmap(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, capacity, axis - 1))
+        return take(joined, num_valid)
+
+    def of_one(joined: jax.Array, num_valid: jax.Array) -> jax.Array:
+        length = joined.shape[axis] - capacity
+        return jax.lax.cond(
+            num_valid[0] == length,
+            lambda joined, _: jax.lax.slice_in_dim(joined, length, None, axis=axis),
+            moved,
+            joined,
+            num_valid,
+        )
+
+    # A CPU joins once what is read and kept: it does not look into the branches. Without them it holds
+    # a copy of the whole state of all layers.
+    if joined.shape[0] > 1:
+        return moved(joined, num_valid)
+    return jax.lax.platform_dependent(joined, num_valid, cpu=of_one, default=moved)
+
+
 def push(
     window: jax.Array, count: jax.Array, new: jax.Array, num_valid: jax.Array, sinks: int = 0
 ) -> tuple[jax.Array, jax.Array]:

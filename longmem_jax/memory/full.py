@@ -25,7 +25,7 @@ from longmem_jax.attention.filled import attend_to_filled
 from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
-from longmem_jax.attention.window import push
+from longmem_jax.attention.window import newest
 from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import HeadsIn, Projections
@@ -150,12 +150,11 @@ class FullAttention(nn.Module):
         """Attends to cache and segment, then writes; x, y are [batch, length, d_model]."""
         x = self.normalize(x)
         keys, values = self.projections.keys(x), self.projections.values(x)
-        joined = KeyValues(
-            self.relation.apply_to_keys(_joined(state.keys, keys), 0), _joined(state.values, values)
-        )
-        y = self._read(x, joined, self.slots, state.count, train)
+        joined = KeyValues(_joined(state.keys, keys), _joined(state.values, values))
+        placed = joined.replace(keys=self.relation.apply_to_keys(joined.keys, 0))
+        y = self._read(x, placed, self.slots, state.count, train)
         metrics = {'memory_size': mean_count(state.count)}
-        return y, remember(state, keys, values, segment.num_valid), Aux({}, metrics)
+        return y, remember(state, joined, segment.num_valid), Aux({}, metrics)
 
     def open_segment(self, state: FullState, batch_size: int) -> FullCache:
         """Gives the cached keys their positions, once for all tokens of the segment."""
@@ -177,7 +176,8 @@ class FullAttention(nn.Module):
 
     def close_segment(self, state: FullState, cache: FullCache, count: jax.Array) -> FullState:
         """Writes the first `count` tokens of the open segment."""
-        return remember(state, cache.keys, cache.attention.values[:, :, self.slots :], count)
+        keys = _joined(state.keys, cache.keys)
+        return remember(state, KeyValues(keys, cache.attention.values), count)
 
 
 def _joined(kept: jax.Array, new: jax.Array) -> jax.Array:
@@ -185,19 +185,17 @@ def _joined(kept: jax.Array, new: jax.Array) -> jax.Array:
     return jnp.concatenate([kept.astype(new.dtype), new], axis=2)
 
 
-def remember(
-    state: FullState, keys: jax.Array, values: jax.Array, num_valid: jax.Array
-) -> FullState:
-    """Writes the first `num_valid` (int32 [batch]) of keys and values [batch, kv_heads, n, head_dim]."""
+def remember(state: FullState, joined: KeyValues, num_valid: jax.Array) -> FullState:
+    """The last tokens of `joined`, up to the first `num_valid` (int32 [batch]) of the segment.
 
-    def written(old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
-        old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(new, 1, 2)
-        window, count = push(old, state.count, new, num_valid)
-        return jnp.swapaxes(window, 1, 2), count
-
-    keys, _ = written(state.keys, keys)
-    values, count = written(state.values, values)
-    return FullState(keys, values, count)
+    `joined` has the cache and a segment, keys without positions.
+    """
+    slots = state.keys.shape[2]
+    keys, values = (
+        newest(new, num_valid, slots, axis=2).astype(old.dtype)
+        for new, old in ((joined.keys, state.keys), (joined.values, state.values))
+    )
+    return FullState(keys, values, jnp.minimum(state.count + num_valid, slots))
 
 
 ENTRY = Entry(
