@@ -10,7 +10,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.attend import attend
 from longmem_jax.attention.online import Sums, no_sums
 from longmem_jax.attention.rules import Rules
 from longmem_jax.layers.switching import per_device
@@ -60,13 +59,10 @@ class _Settings(NamedTuple):
     scale: float | None
     block: int
 
-    def rules(self, count: jax.Array) -> Rules:
-        first = self.slots - count
-        return Rules(offset=self.offset, first=first, window=self.window, scale=self.scale)
 
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _filled(
+# JAX traces it once for all layers with the same settings and shapes.
+@functools.partial(jax.jit, static_argnums=0)
+def _read(
     settings: _Settings,
     queries: jax.Array,
     keys: jax.Array,
@@ -74,11 +70,12 @@ def _filled(
     count: jax.Array,
 ) -> jax.Array:
     """See `attend_to_filled`; blocks are counted from the last key on."""
-    num_keys, num_queries, block = keys.shape[2], queries.shape[2], settings.block
-    slots, offset, window = settings[:3]
-    scaled, rules = settings.rules(count).prepared(queries, num_keys, block)
+    slots, offset, window, scale, block = settings
+    num_keys, num_queries = keys.shape[2], queries.shape[2]
+    rules = Rules(offset=offset, first=slots - count, window=window, scale=scale)
+    scaled, rules = rules.prepared(queries, num_keys, block)
 
-    def add(sums: Sums, index: jax.Array, masked: bool) -> Sums:
+    def add(index: jax.Array, sums: Sums, masked: bool) -> Sums:
         stop = num_keys - index * block
         start = jnp.maximum(stop - block, 0)
         some_keys, some_values = (
@@ -87,36 +84,21 @@ def _filled(
         )
         scores, seen = rules.scores(scaled, some_keys, start, num_keys)
         # Before the first key there are none: the last block may have some of the one after it.
-        new = start + jnp.arange(block, dtype=jnp.int32) < stop
+        new = (start + jnp.arange(block, dtype=jnp.int32) < stop)[None, None, None]
         return sums.add(scores, seen & new if masked else None, some_values)
 
     # All queries see all keys from `low` up to `offset`: these blocks need no mask.
     low = jnp.maximum(slots - count.min(), offset + num_queries - window)
-    turns = -(-(count.max() + num_keys - slots) // block)
-    newest = -(-(num_keys - 1 - offset) // block)
-    whole = jnp.clip((num_keys - low) // block, newest, turns) - newest
-    sums = jax.lax.fori_loop(
-        0, whole, lambda i, sums: add(sums, newest + i, False), no_sums(queries, values.shape[3])
-    )
-    sums = jax.lax.fori_loop(
-        0, turns - whole, lambda i, sums: add(sums, jnp.where(i < newest, i, i + whole), True), sums
-    )
+    filled = num_keys - slots + count.max()
+    whole = functools.partial(add, masked=False), functools.partial(add, masked=True)
+    branches = (lambda index, sums: sums, *whole)
+
+    def turn(sums: Sums, index: jax.Array) -> tuple[Sums, None]:
+        stop = num_keys - index * block
+        masked = (stop - block < low) | (stop - 1 > offset)
+        which = jnp.where(index * block < filled, jnp.where(masked, 2, 1), 0)
+        return jax.lax.switch(which, branches, index, sums), None
+
+    turns = jnp.arange(-(-num_keys // block), dtype=jnp.int32)
+    sums, _ = jax.lax.scan(turn, no_sums(queries, values.shape[3]), turns)
     return sums.result(queries.dtype)
-
-
-@_filled.defjvp
-def _derivative(
-    settings: _Settings, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
-    """Of all keys at once, since a loop of unknown length has no backward pass."""
-    *arrays, count = primals
-
-    def whole(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        keys, values = (array.astype(queries.dtype) for array in (keys, values))
-        return attend(queries, keys, values, settings.rules(count))
-
-    return jax.jvp(whole, tuple(arrays), tangents[:-1])
-
-
-# JAX traces it once for all layers with the same settings and shapes.
-_read = jax.jit(_filled, static_argnums=0)

@@ -39,15 +39,6 @@ def sizes_below(largest: int, number: int, always: int = 0) -> tuple[int, ...]:
     return tuple(sorted(size for size in sizes if size == largest or 2 * size >= always))
 
 
-def quarters(largest: int, unit: int) -> tuple[int, ...]:
-    """Nothing, `largest`, and up to three numbers between them, equally far apart, multiples of `unit`.
-
-    Eighths would save a tenth of the work of reading a long text, and take twice as long to compile.
-    """
-    part = -(-largest // (4 * unit)) * unit
-    return (*range(0, largest, part), largest)
-
-
 def smallest(sizes: tuple[int, ...], needed: jax.Array) -> jax.Array:
     """Index of the smallest size >= `needed` (int32 scalar), the last one if there is none."""
     index = jnp.searchsorted(jnp.asarray(sizes, jnp.int32), needed.astype(jnp.int32))

@@ -10,7 +10,7 @@ import pytest
 
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers import positions
-from longmem_jax.memory.chunk_retrieval import far
+from longmem_jax.memory.chunk_retrieval import far, reading
 from longmem_jax.memory.chunk_retrieval.layer import ChunkRetrieval, check
 from longmem_jax.segment import Segment
 
@@ -34,6 +34,15 @@ CASES = {
     'up to a distance, by means': dict(top_k=3, position='rotary', clamp_length=1),
     'up to a distance, landmark': dict(top_k=3, landmarks=True, position='rotary', clamp_length=7),
 }
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _two_blocks_at_a_time():
+    """As in long texts: programs read in several turns, of which the last two may share slots."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, 'TURN', 8)
+        patch.setattr(reading, 'FEW', 4)
+        yield
 
 
 @functools.cache
@@ -161,9 +170,10 @@ def test_segments_of_any_length_give_the_same(name, lengths):
 
 @pytest.mark.parametrize('name', ['moba', 'landmark', 'the largest score', 'up to a distance'])
 @pytest.mark.parametrize('held', [0, 4, 8])
-def test_only_the_filled_part_is_read(name, held):
+def test_only_the_filled_part_is_read(monkeypatch, name, held):
     """What is neither held nor of the segment may be anything."""
-    _, variables, read = made(**CASES[name])
+    monkeypatch.setattr(reading, 'TURN', 4)
+    _, variables, read = made.__wrapped__(**CASES[name])
     _, state = read_all([held] if held else [], **CASES[name])
     wanted, _ = read(variables, X[:, held : held + 4], state)
     never = jnp.where(jnp.arange(16) < held, 0.0, jnp.nan)[:, None]

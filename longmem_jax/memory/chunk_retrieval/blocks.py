@@ -27,17 +27,15 @@ No gradient flows through the choice. All else is in the softmax, so that gradie
 keys and values of earlier segments of a training step.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.attend import attend
 from longmem_jax.attention.rules import NEVER, Rules
 from longmem_jax.attention.self_attention import KeyValues
-from longmem_jax.kernels.attention_products import dot, mix
-from longmem_jax.memory.chunk_retrieval.far import Near, scores_of, with_near
+from longmem_jax.kernels.attention_products import dot
 
 
 class BlocksState(flax.struct.PyTreeNode):
@@ -78,68 +76,54 @@ def seen(
     `scores`, [batch, heads, queries, n], are those of the keys if they are known.
     """
     size, num_keys = choice.block_length, keys.shape[2]
-    at, bias = rules.positions(queries.shape[2])[:, None, :, None], None
-    slot = jnp.arange(num_keys, dtype=jnp.int32)[None, None, None]
-    in_own = slot // size == at // size
-    if scores is None and by_scores(choice):
+    if scores is None and (choice.landmarks or choice.gate == 'largest'):
         scaled, prepared = rules.prepared(queries, num_keys)
         scores, _ = prepared.scores(scaled, keys, 0, num_keys)
-    if scores is not None and choice.landmarks:
-        gates = scores[..., size - 1 :: size]
-        of_block = jnp.repeat(shared_by_landmarks(scores, size), size, axis=-1)
-        bias = jnp.where(in_own, jnp.zeros_like(of_block), of_block)
-    elif scores is not None:
-        of_blocks = scores.reshape(*scores.shape[:-1], -1, size)
-        gates = of_blocks.max(axis=-1) if choice.gate == 'largest' else of_blocks.mean(axis=-1)
-    else:
+    if scores is None:
         grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[3])
         means = block_means(jax.lax.stop_gradient(keys), size)
         gates = dot(jax.lax.stop_gradient(grouped).astype(means.dtype), means)
         gates = gates.reshape(*queries.shape[:3], -1)
+    else:
+        gates = gates_of(choice, scores)
+    at = rules.positions(queries.shape[2])[:, None, :, None]
     chosen = choose(gates, at // size, choice.top_k, choice.held, choice.sinks, choice.near)
-    mask = in_own | jnp.repeat(chosen, size, axis=-1)
-    if choice.landmarks:  # they pass their weight on, and give none to themselves
-        mask = mask & ((slot % size != size - 1) | (in_own & (slot != at)))
+    slot = jnp.arange(num_keys, dtype=jnp.int32)[None, None, None]
+    mask, bias = of_slots(choice, at, slot, chosen, scores)
     return rules.replace(mask=mask, bias=bias)
 
 
-def by_scores(choice: Choice) -> bool:
-    """Whether blocks are chosen by the scores of their keys."""
-    return choice.landmarks or choice.gate == 'largest'
+def gates_of(choice: Choice, scores: jax.Array) -> jax.Array:
+    """Gates of blocks by the scores of their tokens, [..., blocks * size] to [..., blocks]."""
+    of_blocks = scores.reshape(*scores.shape[:-1], -1, choice.block_length)
+    if choice.landmarks:
+        return of_blocks[..., -1]
+    return of_blocks.max(axis=-1) if choice.gate == 'largest' else of_blocks.mean(axis=-1)
 
 
-def attend_to_first(
-    size: int,
-    params: None,
-    rows: tuple[Any, ...],
-    *,
-    choice: Choice,
-    scale: float,
-    clamp: int = 0,
-) -> jax.Array:
-    """Attention to the first `size` of the slots, and to as many more as a segment has.
+def of_slots(
+    choice: Choice, at: jax.Array, slot: jax.Array, chosen: jax.Array, scores: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None]:
+    """Which tokens of whole blocks are read, if they are not behind the query, and what landmarks add.
 
     Args:
-      rows: queries [batch, heads, n, head_dim]; keys and values as of `joined`; the key index of the
-        first query, int32 [batch]; and, with `clamp`, scores and start of `Near`, where queries are
-        those of `far_queries`.
+      at: int32 [batch, 1, queries, 1], slots of the queries.
+      slot: int32 [1, 1, 1, tokens].
+      chosen: bool [batch, heads, queries, blocks].
+      scores: [batch, heads, queries, tokens]; None without landmarks.
+
+    Returns:
+      bool [batch, heads, queries, tokens], and what is added to the scores, None = nothing.
     """
-    queries, keys, values, offset, *near = rows
-    end = size + keys.shape[2] - choice.held * choice.block_length
-    keys, values = keys[:, :, :end], values[:, :, :end]
-    rules = Rules(offset=offset, scale=scale)
-    if not near and not by_scores(choice):
-        return attend(queries, keys, values, seen(choice, queries, keys, rules))
-    if near and end <= clamp:  # all are near, from slot 0 on
-        scores = near[0][..., :end]
-    else:
-        scores = scores_of(queries * jnp.asarray(scale, queries.dtype), keys)
-    if near and end > clamp:
-        scores = with_near(scores, Near(*near), offset, clamp)
-    mixed, mask = chosen_scores(choice, queries, keys, rules, scores)
-    group = queries.shape[1] // keys.shape[1]
-    out = mix(_by_key_head(mixed, group), values, _by_key_head(mask, group), None, None)
-    return out.reshape(*queries.shape[:3], values.shape[3])
+    size = choice.block_length
+    in_own = slot // size == at // size
+    mask = in_own | jnp.repeat(chosen, size, axis=-1)
+    if not choice.landmarks or scores is None:
+        return mask, None
+    of_block = jnp.repeat(shared_by_landmarks(scores, size), size, axis=-1)
+    # They pass their weight on, and give none to themselves.
+    mask = mask & ((slot % size != size - 1) | (in_own & (slot != at)))
+    return mask, jnp.where(in_own, jnp.zeros_like(of_block), of_block)
 
 
 def chosen_scores(
@@ -147,16 +131,10 @@ def chosen_scores(
 ) -> tuple[jax.Array, jax.Array]:
     """`scores` with what landmarks add, and which of them are seen; both [batch, heads, n, keys]."""
     rules = seen(choice, queries, keys, rules, scores)
-    slot = jnp.arange(keys.shape[2], dtype=jnp.int32)
+    slot = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None, None]
     causal = slot <= rules.positions(queries.shape[2])[:, None, :, None]
     mask = jnp.broadcast_to(causal if rules.mask is None else causal & rules.mask, scores.shape)
     return scores if rules.bias is None else scores + rules.bias, mask
-
-
-def _by_key_head(array: jax.Array, group: int) -> jax.Array:
-    """[batch, heads, n, keys] as [batch, kv_heads, group * n, keys]."""
-    batch, heads, number, num_keys = array.shape
-    return array.reshape(batch, heads // group, group * number, num_keys)
 
 
 def in_blocks(rows: jax.Array, size: int) -> jax.Array:

@@ -27,22 +27,15 @@ from longmem_jax.contract import (
     Scale,
 )
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.switching import bound, quarters, read_memory
 from longmem_jax.memory.chunk_retrieval.blocks import (
     BlocksState,
     Choice,
-    attend_to_first,
-    chosen_scores,
     joined,
     kept,
     seen,
 )
-from longmem_jax.memory.chunk_retrieval.far import (
-    far_queries,
-    near_scores,
-    scores_of,
-    with_near,
-)
+from longmem_jax.memory.chunk_retrieval.far import far_queries
+from longmem_jax.memory.chunk_retrieval.reading import Far, Rows, all_scores, attend_to_chosen
 from longmem_jax.memory.in_hosts import position_of_window
 from longmem_jax.problems import at_least, one_of
 from longmem_jax.segment import Aux, Segment, mean_count
@@ -186,33 +179,23 @@ class ChunkRetrieval(nn.Module):
             size, self.top_k, self.landmarks, self.gate, self.sinks, self.near,
             held=self.memory_length // size,
         )  # fmt: skip
-        parts, near = (('blocks', num_keys),), None
-        by_distance: dict[str, Any] = {}
+        parts, clamp = (('blocks', num_keys),), self.clamp_length
+        placed, by_distance = self.relation.apply_to_queries(queries, offset, num_keys, train=train)
+        factor = jnp.asarray(scale, queries.dtype)
+        far = None
         if plain is not None:
-            queries, scale = queries * jnp.asarray(scale, queries.dtype), 1.0
-            rotate = self.relation.apply_to_keys
-            near = near_scores(rotate(queries, offset), both.keys, offset, self.clamp_length)
-            queries = far_queries(rotate, queries, self.clamp_length)
-            both = both.replace(keys=plain)
-        else:
-            queries, by_distance = self.relation.apply_to_queries(
-                queries, offset, num_keys, train=train
-            )
+            far = Far(far_queries(self.relation.apply_to_keys, queries * factor, clamp), plain)
+        rows = Rows(placed * factor, both.keys, both.values, offset, far)
         if not train and not by_distance and not is_inspected(self):
-            # Outside of training only what is filled is read, rounded up to quarters.
-            read = bound(attend_to_first, choice=choice, scale=scale, clamp=self.clamp_length)
-            rows = (queries, both.keys, both.values, offset, *(near or ()))
-            out = read_memory(read, quarters(self.memory_length, size), count, None, rows)
-        elif near:
-            scores = with_near(scores_of(queries, both.keys), near, offset, self.clamp_length)
-            rules = Rules(offset=offset, scale=scale)
-            scores, mask = chosen_scores(choice, queries, both.keys, rules, scores)
+            out = attend_to_chosen(choice, clamp, rows)
+        elif far:
+            scores, mask = all_scores(choice, clamp, rows)
             values = jnp.repeat(both.values, queries.shape[1] // both.values.shape[1], axis=1)
             out = mix_in(self, scores, values, mask, train=train, parts=parts)
         else:
             rules = Rules(offset=offset, scale=scale, **by_distance)
-            rules = seen(choice, queries, both.keys, rules)
-            out = attend_in(self, queries, both.keys, both.values, rules, train=train, parts=parts)
+            rules = seen(choice, placed, both.keys, rules)
+            out = attend_in(self, placed, both.keys, both.values, rules, train=train, parts=parts)
         return self.projections.out(out)
 
     def __call__(
