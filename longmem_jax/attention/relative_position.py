@@ -99,7 +99,9 @@ class RelativePosition(nn.Module):
             return self.num_distances
         return min(self.clamp_length + 1, self.num_distances)
 
-    def _rotate(self, x: jax.Array, start: int | jax.Array) -> jax.Array:
+    def _rotate(
+        self, x: jax.Array, start: int | jax.Array, *, back: bool = False
+    ) -> jax.Array:
         """Rotary positions start, start + 1, ... of `x` [batch, heads, n, head_dim]."""
         settings = self.settings
         width = positions.rotated_width(settings.head_dim, settings.rotary_share)
@@ -112,6 +114,8 @@ class RelativePosition(nn.Module):
             bands=settings.rotary_bands,
             factors=settings.rotary_factors,
         )
+        if back:
+            return positions.rotary(x, start, -frequencies, 1.0 / settings.rotary_gain)
         return positions.rotary(x, start, frequencies, settings.rotary_gain)
 
     def apply_to_keys(self, keys: jax.Array, start: int | jax.Array) -> jax.Array:
@@ -119,6 +123,12 @@ class RelativePosition(nn.Module):
         if self.kind != 'rotary':
             return keys
         return self._rotate(keys, start)
+
+    def remove_from_keys(self, keys: jax.Array, start: int | jax.Array) -> jax.Array:
+        """The keys that `apply_to_keys` gave these positions, but for rounding."""
+        if self.kind != 'rotary':
+            return keys
+        return self._rotate(keys, start, back=True)
 
     def apply_to_queries(
         self, queries: jax.Array, offset: int | jax.Array, num_keys: int, *, train: bool

@@ -1,6 +1,7 @@
 """Position encodings as pure functions and tables; constants are computed in float64 once."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ SCALINGS = ('none', 'linear', 'llama3', 'yarn', 'longrope')
 
 
 def following(index: int | jax.Array, number: int) -> jax.Array:
-    """`number` positions from `index` (an int, or int32 [batch]) on, int32 [1 | batch, number]."""
+    """`number` positions from `index` (an int, or int32 [batch] or []) on, int32 [1 | batch, number]."""
     first = jnp.asarray(index, jnp.int32).reshape(-1, 1)
     return first + jnp.arange(number, dtype=jnp.int32)[None]
 
@@ -99,6 +100,22 @@ def scaled_frequencies(
     return frequencies * kept + frequencies / factor * (1.0 - kept)
 
 
+def _angles(position: jax.Array, frequencies: np.ndarray, dtype: Any) -> jax.Array:
+    """Positions, int32 [batch, n], times radians per position, [batch, n, width / 2].
+
+    A float32 product with position 8,000 is off by 1e-4. So angles are counted in parts of a turn, as
+    integers of 32 bits that begin again at 0, with 8 bits more of the frequency: off by 1e-7.
+    """
+    if jnp.promote_types(dtype, jnp.float32) == jnp.float64:
+        return position[..., None].astype(jnp.float64) * jnp.asarray(frequencies)[None, None]
+    parts = (frequencies / (2 * math.pi)) % 1.0 * 2.0**32
+    whole, rest = np.floor(parts).astype(np.uint32), np.floor(parts % 1.0 * 256).astype(np.uint32)
+    times = position[..., None].astype(jnp.uint32)
+    phase = times * whole[None, None] + (times * rest[None, None] >> 8)
+    signed = jax.lax.bitcast_convert_type(phase, jnp.int32)
+    return signed.astype(jnp.float32) * np.float32(2 * math.pi / 2**32)
+
+
 def rotary(
     x: jax.Array, start: int | jax.Array, frequencies: np.ndarray, gain: float = 1.0
 ) -> jax.Array:
@@ -106,8 +123,8 @@ def rotary(
 
     Args:
       x: [batch, heads, n, head_dim]; the first `width` dimensions are rotated, the rest are unchanged.
-      start: position of the first vector, an int or int32 [batch].
-      frequencies: float64 [width / 2], of `rotary_frequencies`.
+      start: position of the first vector, an int, or int32 [batch] or [], below 2^24.
+      frequencies: float64 [width / 2], of `rotary_frequencies`; negative ones rotate back.
       gain: factor of the rotated dimensions.
 
     Returns:
@@ -118,11 +135,8 @@ def rotary(
         angles = (start + np.arange(length))[:, None] * frequencies
         sin, cos = (jnp.asarray(gain * f(angles), x.dtype)[None, None] for f in (np.sin, np.cos))
     else:
-        angle_dtype = jnp.promote_types(x.dtype, jnp.float32)
-        position = start[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
-        angles = position.astype(angle_dtype)[..., None]
-        angles = angles * jnp.asarray(frequencies, angle_dtype)[None, None]
-        factor = jnp.asarray(gain, angle_dtype)
+        angles = _angles(following(start, length), frequencies, x.dtype)
+        factor = jnp.asarray(gain, angles.dtype)
         sin, cos = ((factor * f(angles)).astype(x.dtype)[:, None] for f in (jnp.sin, jnp.cos))
     a, b, rest = jnp.split(x, [width // 2, width], axis=-1)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos, rest], axis=-1)

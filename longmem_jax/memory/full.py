@@ -24,7 +24,7 @@ from longmem_jax.attention.attend import attend_in, is_inspected
 from longmem_jax.attention.filled import attend_to_filled
 from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
-from longmem_jax.attention.self_attention import KeyValues, write_at
+from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.attention.window import newest
 from longmem_jax.contract import Entry, Fields, LayerType, ModelSettings
 from longmem_jax.layers import initializers
@@ -53,12 +53,10 @@ class FullCache(flax.struct.PyTreeNode):
 
     Attributes:
       attention: keys, with positions, and values of the state and of the tokens so far.
-      keys: [batch, kv_heads, segment_length, head_dim], keys of the tokens so far, without positions.
       count: int32 [batch], as in the state.
     """
 
     attention: KeyValues
-    keys: jax.Array
     count: jax.Array
 
 
@@ -161,7 +159,7 @@ class FullAttention(nn.Module):
         room = self._room(batch_size, self.settings.segment_length)
         placed = self.relation.apply_to_keys(state.keys.astype(self.settings.dtype), 0)
         joined = (_joined(array.astype(room.dtype), room) for array in (placed, state.values))
-        return FullCache(KeyValues(*joined), room, state.count)
+        return FullCache(KeyValues(*joined), state.count)
 
     def extend(
         self, x: jax.Array, cache: FullCache, index: int | jax.Array, count: jax.Array
@@ -172,12 +170,14 @@ class FullAttention(nn.Module):
         placed = self.relation.apply_to_keys(keys, offset)
         joined = cache.attention.write_at(placed, values, offset)
         y = self._read(x, joined.before(offset + x.shape[1]), offset, cache.count, False)
-        return y, cache.replace(attention=joined, keys=write_at(cache.keys, keys, index, 2))
+        return y, cache.replace(attention=joined)
 
     def close_segment(self, state: FullState, cache: FullCache, count: jax.Array) -> FullState:
         """Writes the first `count` tokens of the open segment."""
-        keys = _joined(state.keys, cache.keys)
-        return remember(state, KeyValues(keys, cache.attention.values), count)
+        placed = cache.attention.keys[:, :, self.slots :].astype(self.settings.dtype)
+        keys = self.relation.remove_from_keys(placed, self.slots)
+        joined = KeyValues(_joined(state.keys, keys), cache.attention.values)
+        return remember(state, joined, count)
 
 
 def _joined(kept: jax.Array, new: jax.Array) -> jax.Array:
