@@ -26,7 +26,7 @@ def attend_to_filled(
     count: jax.Array,
     *,
     slots: int,
-    offset: int,
+    offset: int | jax.Array,
     window: int,
     scale: float | None,
 ) -> jax.Array:
@@ -39,22 +39,23 @@ def attend_to_filled(
       keys, values: [batch, kv_heads, keys, head_dim], in any dtype.
       count: int32 [batch], number of filled slots.
       slots: keys of which only some are filled, the first ones of all.
-      offset: at least `slots`.
+      offset: at least `slots`; an int, or int32 [] or [batch].
       window: only distances below it are seen.
       scale: as in `Rules`.
 
     Returns:
       [batch, heads, n, head_dim] in the dtype of the queries.
     """
-    settings = _Settings(slots, offset, window, scale, min(BLOCK, keys.shape[2]))
-    return per_device(lambda _, rows: _read(settings, *rows), None, (queries, keys, values, count))
+    settings = _Settings(slots, window, scale, min(BLOCK, keys.shape[2]))
+    offset = jnp.broadcast_to(jnp.asarray(offset, jnp.int32), count.shape)
+    rows = (queries, keys, values, count, offset)
+    return per_device(lambda _, rows: _read(settings, *rows), None, rows)
 
 
 class _Settings(NamedTuple):
     """See `attend_to_filled`; `block` is the number of keys of a turn."""
 
     slots: int
-    offset: int
     window: int
     scale: float | None
     block: int
@@ -68,9 +69,10 @@ def _read(
     keys: jax.Array,
     values: jax.Array,
     count: jax.Array,
+    offset: jax.Array,
 ) -> jax.Array:
     """See `attend_to_filled`; blocks are counted from the last key on."""
-    slots, offset, window, scale, block = settings
+    slots, window, scale, block = settings
     num_keys, num_queries = keys.shape[2], queries.shape[2]
     rules = Rules(offset=offset, first=slots - count, window=window, scale=scale)
     scaled, rules = rules.prepared(queries, num_keys, block)
@@ -87,16 +89,19 @@ def _read(
         new = (start + jnp.arange(block, dtype=jnp.int32) < stop)[None, None, None]
         return sums.add(scores, seen & new if masked else None, some_values)
 
-    # All queries see all keys from `low` up to `offset`: these blocks need no mask.
-    low = jnp.maximum(slots - count.min(), offset + num_queries - window)
-    filled = num_keys - slots + count.max()
+    # Some query sees some key from `first` up to `last`. All see all from `low` up to `high`, for
+    # which no mask is needed.
+    first, last = slots - count.max(), offset.max() + num_queries - 1
+    low = jnp.maximum(slots - count.min(), offset.max() + num_queries - window)
+    high = offset.min()
     whole = functools.partial(add, masked=False), functools.partial(add, masked=True)
     branches = (lambda index, sums: sums, *whole)
 
     def turn(sums: Sums, index: jax.Array) -> tuple[Sums, None]:
         stop = num_keys - index * block
-        masked = (stop - block < low) | (stop - 1 > offset)
-        which = jnp.where(index * block < filled, jnp.where(masked, 2, 1), 0)
+        masked = (stop - block < low) | (stop - 1 > high)
+        seen = (stop > first) & (stop - block <= last)
+        which = jnp.where(seen, jnp.where(masked, 2, 1), 0)
         return jax.lax.switch(which, branches, index, sums), None
 
     turns = jnp.arange(-(-num_keys // block), dtype=jnp.int32)

@@ -99,9 +99,7 @@ class RelativePosition(nn.Module):
             return self.num_distances
         return min(self.clamp_length + 1, self.num_distances)
 
-    def _rotate(
-        self, x: jax.Array, start: int | jax.Array, *, back: bool = False
-    ) -> jax.Array:
+    def _rotate(self, x: jax.Array, start: int | jax.Array, *, back: bool = False) -> jax.Array:
         """Rotary positions start, start + 1, ... of `x` [batch, heads, n, head_dim]."""
         settings = self.settings
         width = positions.rotated_width(settings.head_dim, settings.rotary_share)

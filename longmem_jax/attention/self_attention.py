@@ -62,8 +62,8 @@ def write_at(
     Args:
       array: [batch, ...].
       new: like `array`, shorter along `axis`; cast to its dtype.
-      position: the first position written, int32 [batch], or an int for all rows. What of several
-        vectors is beyond the last position of `array` is dropped.
+      position: the first position written, int32 [batch], or an int or int32 [] for all rows. What of
+        several vectors is beyond the last position of `array` is dropped, where it is [batch].
       axis: at least 1.
       read: attention reads the result, too; without it a CPU may copy the whole array.
 
@@ -72,7 +72,7 @@ def write_at(
     """
 
     new = new.astype(array.dtype)
-    if isinstance(position, int):
+    if isinstance(position, int) or not position.ndim:
         return jax.lax.dynamic_update_slice_in_dim(array, new, position, axis)
 
     def write(array: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:

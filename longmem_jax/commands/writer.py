@@ -114,8 +114,8 @@ class Writer:
             return
         self._longest = longest
         if not self._fixed:
-            self.model = cache.for_texts(self.model, longest)
-        say_aside(cache.in_words(self.model, lanes))
+            self.model = cache.for_texts(self.model, longest, in_one_segment=True)
+        say_aside(cache.in_words(self.model, lanes, drawn=True))
 
     def pieces(self, reader: Reader) -> Iterator[str]:
         """The text that follows, as it is written."""

@@ -14,7 +14,9 @@ from longmem_jax.errors import number_of
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
-from longmem_jax.models.stack import longest_of
+from longmem_jax.models.stack import context_of, is_plain, longest_of
+
+ROOM = 64  # a segment that holds a whole text has room for a multiple of this
 
 
 def has_cache(config: Any) -> bool:
@@ -23,35 +25,59 @@ def has_cache(config: Any) -> bool:
     return any(entry is not None and entry.layer.context is not None for entry in entries)
 
 
-def for_texts(model: LanguageModel, longest: int) -> LanguageModel:
-    """The same model with a cache for texts of `longest` tokens: all numbers are the same for these."""
+def for_texts(model: LanguageModel, longest: int, *, in_one_segment: bool = False) -> LanguageModel:
+    """The same model with a cache for texts of `longest` tokens: all numbers are the same for these.
+
+    Args:
+      longest: tokens of the longest text.
+      in_one_segment: a plain decoder all of whose layers see all of a text keeps it in the open
+        segment alone, half of what it keeps with segments before. Its memories hold nothing then.
+    """
     if not has_cache(model.config):
         return model
-    # What is read before the segment of the last token.
     length = model.segment_length
+    if in_one_segment and 0 < longest <= (most := _shortest_view(model.config)):
+        length = min(-(-longest // ROOM) * ROOM, most)  # few programs for texts of many lengths
+    # What is read before the segment of the last token.
     tokens = max(longest - 1, 0) // length * longest_of(model.config, length)
     # `as_configdict` is no copy: a change of it would be one of the model, which programs are kept by.
     config = model.config.to_dict() | {'cache_tokens': max(tokens, 1)}
-    return model.clone(config=ml_collections.FrozenConfigDict(config))
+    return model.clone(config=ml_collections.FrozenConfigDict(config), segment_length=length)
+
+
+def _shortest_view(config: Any) -> int:
+    """Tokens of the longest text that all layers of a plain decoder see all of; 0 = it is not plain."""
+    if not is_plain(config):
+        return 0
+    shortest = min(config[name].window for name in {*config.attention})
+    return min(shortest, context_of(config) or shortest)
 
 
 def num_tokens(config: Any) -> int:
-    """Tokens that the longest cache of a `config.model` has room for."""
+    """Tokens that the longest cache of a `config.model` has room for before a segment."""
     windows = [config[name].window for name in {*config.attention} if LAYERS[name].layer.context]
     return min(max(windows), config.cache_tokens or max(windows))
 
 
-def in_words(model: nn.Module, lanes: int) -> str:
-    """What the caches of `lanes` texts take: 'cache: 512 tokens x 8 texts, float32, 0.94 GB'."""
-    params = unbox(abstract_parameters(model))
-    state = jax.eval_shape(
-        lambda params: model.apply({'params': params}, lanes, method='initial_state'), params
-    )
-    config = model.config
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    dtype = config.cache_dtype or config.dtype
-    tokens, texts = number_of(num_tokens(config), 'token'), number_of(lanes, 'text')
-    return f'cache: {tokens} x {texts}, {dtype}, {in_bytes(size)}'
+def in_words(model: nn.Module, lanes: int, *, drawn: bool = False) -> str:
+    """What the caches of `lanes` texts take: 'cache: 512 tokens x 8 texts, float32, 0.94 GB'.
+
+    `drawn`: with the open segment of texts that are continued, and what it reads of the cache.
+    """
+    params, config = unbox(abstract_parameters(model)), model.config
+
+    def arrays(params: Any) -> Any:
+        bound = model.bind({'params': params})
+        state = bound.initial_state(lanes)
+        return state, bound.open_segment(state, lanes) if drawn else None
+
+    held = jax.tree.leaves(jax.eval_shape(arrays, params))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in held)
+    number = num_tokens(config)
+    if drawn:  # one is the least that a cache has
+        number = model.segment_length + (number if number > 1 else 0)
+    dtype, tokens = config.cache_dtype or config.dtype, number_of(number, 'token')
+    return f'cache: {tokens} x {number_of(lanes, "text")}, {dtype}, {in_bytes(size)}'
 
 
 def in_bytes(size: int) -> str:

@@ -12,7 +12,7 @@ from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.generation.reader import continue_stream, keys_of
-from longmem_jax.generation.stream import read_open_segment, room
+from longmem_jax.generation.stream import read_open_segment
 
 CHUNK = 16
 
@@ -43,8 +43,8 @@ def continue_texts(
       The next tokens of all texts, int32 [texts, <= 16].
     """
     lanes = reader.num_lanes
-    size = room(max(map(len, pending), default=0), reader.model.segment_length)
-    tokens, counts = np.zeros((lanes, size), np.int32), np.zeros((lanes,), np.int32)
+    longest = max(map(len, pending), default=0)
+    tokens, counts = np.zeros((lanes, longest), np.int32), np.zeros((lanes,), np.int32)
     for lane, text in enumerate(pending):
         counts[lane] = len(text)
         tokens[lane, : len(text)] = text

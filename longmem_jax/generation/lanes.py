@@ -40,6 +40,23 @@ def lane_by_lane(read: Callable[..., Any], num_tokens: int, *rows: Any) -> Any:
     return jax.lax.map(one, rows)
 
 
+def lane_by_lane_in_place(
+    read: Callable[..., Any], num_tokens: int, changed: Any, *rows: Any
+) -> Any:
+    """`read(changed, *rows)`, which gives `changed` with other numbers; as `lane_by_lane`.
+
+    Where lanes are read one after the other, the lanes of `changed` need no second place.
+    """
+    lanes = jax.tree.leaves(rows)[0].shape[0]
+    if num_tokens < MANY or lanes == 1 or not one_by_one():
+        return read(changed, *rows)
+
+    def one(lane: jax.Array, changed: Any) -> Any:
+        return with_lane(changed, lane, read(*lane_of((changed, *rows), lane)))
+
+    return jax.lax.fori_loop(0, lanes, one, changed)
+
+
 def lane_of(tree: Any, lane: jax.Array) -> Any:
     """One lane (int32 scalar) of a tree whose leaves are [batch, ...]; its own are [1, ...]."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, lane, 1, 0), tree)

@@ -12,7 +12,7 @@ from longmem_jax import stopping
 from longmem_jax.generation.beam_search import beam_search
 from longmem_jax.generation.lanes import lane_by_lane
 from longmem_jax.generation.sampling import sample
-from longmem_jax.generation.stream import Stream, close_stream, read_open_segment, read_token, room
+from longmem_jax.generation.stream import Stream, close_stream, read_open_segment, read_token
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
 
@@ -262,11 +262,8 @@ class Reader:
 
     def _open(self, state: Any, tokens: np.ndarray) -> tuple[jax.Array, Stream]:
         """Logits and stream after `tokens`, int32 [batch, n], of a segment; `state` is donated."""
-        count = tokens.shape[1]
-        padding = room(count, self.model.segment_length) - count
-        padded = np.pad(tokens.astype(np.int32), [(0, 0), (0, padding)])
-        counts = np.full(tokens.shape[:1], count, np.int32)
-        return read_open_segment(self.model, self.params, state, padded, counts)
+        counts = np.full(tokens.shape[:1], tokens.shape[1], np.int32)
+        return read_open_segment(self.model, self.params, state, tokens, counts)
 
     def _advance(self, tokens: np.ndarray) -> None:
         """Keeps `pending` in line with the stream, so that it can be saved with `state`."""

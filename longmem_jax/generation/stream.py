@@ -10,10 +10,19 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from longmem_jax.generation.lanes import lane_by_lane, lane_of, one_by_one, with_lane
+from longmem_jax import stopping
+from longmem_jax.generation.lanes import (
+    lane_by_lane,
+    lane_by_lane_in_place,
+    lane_of,
+    one_by_one,
+    with_lane,
+)
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.models.stack import is_plain
 from longmem_jax.segment import select_lanes
 
 
@@ -41,30 +50,55 @@ def open_stream(model: LanguageModel, params: Any, state: Any, batch_size: int) 
     return Stream(state, cache, zeros, zeros)
 
 
-def room(longest: int, segment_length: int) -> int:
-    """How many tokens a program takes that reads up to `longest` of an open segment at once.
+# Tokens of an open segment that a plain decoder reads at once: it may be as long as the text.
+PIECE = 512
+
+
+def room(longest: int, most: int) -> int:
+    """How many tokens, at most `most`, a program takes that reads up to `longest` at once.
 
     There are few such programs, one per power of two and one between; below a third is padding.
     """
     sizes = (size << doublings for doublings in range(32) for size in (8, 12))
-    return min(next(size for size in sizes if size >= longest), segment_length)
+    return min(next(size for size in sizes if size >= longest), most)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def read_open_segment(
-    model: LanguageModel, params: Any, state: Any, tokens: jax.Array, counts: jax.Array
+    model: LanguageModel, params: Any, state: Any, tokens: np.ndarray, counts: np.ndarray
 ) -> tuple[jax.Array, Stream]:
-    """Begins a segment and reads its first tokens, all at once.
+    """Begins a segment and reads its first tokens: all at once, or in pieces where all are many.
 
     Args:
       state: memories before the segment, every leaf [batch, ...]; donated, the stream has them.
-      tokens: int32 [batch, n], n at most a segment; see `room`.
+      tokens: int32 [batch, n], n at most a segment.
       counts: int32 [batch], the first `counts` are tokens, the others padding.
 
     Returns:
       float32 logits [batch, vocab_size] of the following token, without meaning where there are no
       tokens, and the stream.
     """
+    count, length = tokens.shape[1], model.segment_length
+    first = room(count, min(length, PIECE) if is_plain(model.config) else length)
+    padded = np.pad(tokens.astype(np.int32), [(0, 0), (0, max(first - count, 0))])
+    logits, stream = _read_first(model, params, state, padded[:, :first], np.minimum(counts, first))
+    for start in range(first, count, PIECE):
+        size = room(min(count - start, PIECE), min(PIECE, length))
+        # Where a piece with its padding does not fit, some tokens are read twice.
+        begin = min(start, length - size)
+        piece = np.zeros((tokens.shape[0], size), np.int32)
+        piece[:, : count - begin] = tokens[:, begin : begin + size]
+        stopping.poll()
+        logits, stream = _read_next(
+            model, params, logits, stream, piece, np.clip(counts - begin, 0, size), np.int32(begin)
+        )
+    return logits, stream
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _read_first(
+    model: LanguageModel, params: Any, state: Any, tokens: jax.Array, counts: jax.Array
+) -> tuple[jax.Array, Stream]:
+    """Opens a segment and reads its first tokens at once; see `read_open_segment`."""
 
     def read(state: Any, tokens: jax.Array, counts: jax.Array) -> tuple[jax.Array, Any]:
         cache = open_stream(model, params, state, tokens.shape[0]).cache
@@ -73,6 +107,34 @@ def read_open_segment(
 
     logits, cache = lane_by_lane(read, tokens.shape[1], state, tokens, counts)
     return logits, Stream(state, cache, counts, jnp.zeros_like(counts))
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
+def _read_next(
+    model: LanguageModel,
+    params: Any,
+    logits: jax.Array,
+    stream: Stream,
+    tokens: jax.Array,
+    counts: jax.Array,
+    begin: jax.Array,
+) -> tuple[jax.Array, Stream]:
+    """Reads the next `counts` of a piece, int32 [batch, n], that begins at the same place in all lanes.
+
+    Lanes without tokens keep their `logits`.
+    """
+
+    def read(lanes: Any, tokens: jax.Array, counts: jax.Array) -> Any:
+        before, cache = lanes
+        after, cache = model.apply(
+            {'params': params}, tokens, cache, begin, counts, method='extend'
+        )
+        after = jnp.where((counts > 0)[:, None], after[:, 0].astype(jnp.float32), before)
+        return after, cache
+
+    lanes = lane_by_lane_in_place(read, tokens.shape[1], (logits, stream.cache), tokens, counts)
+    index = jnp.maximum(stream.index, jnp.where(counts > 0, begin + counts, 0))
+    return lanes[0], stream.replace(cache=lanes[1], index=index)
 
 
 def close_stream(model: LanguageModel, params: Any, stream: Stream) -> Any:

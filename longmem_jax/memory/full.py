@@ -130,7 +130,7 @@ class FullAttention(nn.Module):
         )
         seen: dict[str, Any] = dict(window=self.window, scale=self.settings.score_scale)
         plain = self.settings.kernels == 'plain' and not train and not is_inspected(self)
-        if isinstance(offset, int) and x.shape[1] > 1 and plain and not by_distance:
+        if x.shape[1] > 1 and plain and not by_distance:
             rows = (queries, cache.keys, cache.values, count)
             out = attend_to_filled(*rows, slots=self.slots, offset=offset, **seen)
         else:

@@ -38,6 +38,25 @@ def test_it_is_attention_to_all_keys(monkeypatch, block, count, index, window):
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize('offset', [SLOTS + 2, (SLOTS + 2,) * 2, (SLOTS, SLOTS + 4)])
+@pytest.mark.parametrize('window', [4, 30])
+def test_places_that_the_program_does_not_know(monkeypatch, offset, window):
+    """Keys after the queries may be anything."""
+    monkeypatch.setattr(filled, 'BLOCK', 3)
+    queries, keys, values = vectors(9)
+    count, settings = jnp.asarray((4, 1), jnp.int32), dict(window=window, scale=None)
+    place = jnp.asarray(offset, jnp.int32)
+    never = jnp.full((2, 2, 6, 8), jnp.nan)
+    longer = (jnp.concatenate([array, never], axis=2) for array in (keys, values))
+    read = jax.jit(
+        lambda place: attend_to_filled(
+            queries, *longer, count, slots=SLOTS, offset=place, **settings
+        )
+    )
+    rules = Rules(offset=jnp.broadcast_to(place, (2,)), first=SLOTS - count, **settings)
+    np.testing.assert_allclose(read(place), attend(queries, keys, values, rules), atol=1e-6)
+
+
 def test_derivatives_are_those_of_attention_to_all_keys(monkeypatch):
     monkeypatch.setattr(filled, 'BLOCK', 4)
     count = jnp.asarray((4, 1), jnp.int32)

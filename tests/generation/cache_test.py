@@ -74,7 +74,23 @@ def test_the_cache_of_a_large_context_is_that_of_its_texts():
     for longest, kept in ((0, 1), (16, 1), (17, 16), (100, 96), (50_000, 40_960)):
         assert cache.num_tokens(cache.for_texts(model, longest).config) == kept
     memory, _ = toys.toy('infini')
-    assert cache.for_texts(memory, 100) is memory
+    for options in ({}, dict(in_one_segment=True)):
+        assert cache.for_texts(memory, 100, **options) is memory
+
+
+@pytest.mark.parametrize(
+    ('longest', 'length', 'kept'), [(1, 64, 1), (65, 100, 1), (100, 100, 1), (101, 16, 96)]
+)
+def test_a_text_that_all_layers_see_is_kept_in_one_segment(longest, length, kept):
+    given = attributes('mistral', max_position_embeddings=40_960, sliding_window=100)
+    model = hosts.make(model_fields.model_of(given, 'config.json'), 16)
+    found = cache.for_texts(model, longest, in_one_segment=True)
+    assert (found.segment_length, cache.num_tokens(found.config)) == (length, kept)
+    plain = cache.for_texts(model, longest)
+    assert plain.segment_length == 16
+    said = [cache.in_words(made, 1, drawn=True) for made in (found, plain)]
+    tokens = [length + (kept if kept > 1 else 0), 16 + -(-longest // 16 - 1) * 16]
+    assert [f'cache: {number} token' in line for number, line in zip(tokens, said, strict=True)]
 
 
 @pytest.fixture(scope='module')

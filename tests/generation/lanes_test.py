@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.generation import contexts, lanes, reader, stream
-from tests.toys import LENGTH, random_segments, toy
+from longmem_jax.devices.sharding import make_mesh
+from longmem_jax.generation import cache, contexts, continuations, lanes, reader, stream
+from longmem_jax.models.kinds import make_model
+from tests.toys import LENGTH, VOCAB, model_config, parameters, random_segments, toy
 
 LANES = 3
 
@@ -41,7 +43,7 @@ def test_read_one_after_the_other(name, monkeypatch):
     def read(many):
         call = functools.partial(read_at, monkeypatch, many)
         after, loops = call(reader._read_segment, model, params, state, tokens[0])
-        opened, more = call(stream.read_open_segment, model, params, after, row, counts)
+        opened, more = call(stream._read_first, model, params, after, row, counts)
         return (after, opened), loops, more
 
     (found, *in_turn), (wanted, *at_once) = read(LENGTH), read(LENGTH + 1)
@@ -79,6 +81,33 @@ def test_segments_begin_one_after_the_other(name, starts):
         return found, reached
 
     assert_same(read(True), read(False))
+
+
+@pytest.mark.parametrize('many', [4, 5], ids=['in turn', 'at once'])
+def test_a_text_in_one_segment_is_read_in_pieces(monkeypatch, many):
+    """Its numbers are those of segments, in what was read and in what is drawn."""
+    monkeypatch.setattr(lanes, 'MANY', many)
+    monkeypatch.setattr(stream, 'PIECE', 4)
+    monkeypatch.setattr(cache, 'ROOM', 1)
+    config = model_config('full')
+    config.full.window = 3 * LENGTH
+    model = make_model(config, LENGTH)
+    params, tokens, longest = parameters(model, 0), texts()[:, : 2 * LENGTH + 1], 2 * LENGTH + 3
+    whole = cache.for_texts(model, longest, in_one_segment=True)
+    assert whole.segment_length == longest and cache.num_tokens(whole.config) == 1
+    for counts in ([2 * LENGTH + 1, 4, 7], [1, 2 * LENGTH, 0]):
+        found = []
+        for made in (whole, model):
+            mesh = make_mesh(dict(data=1), jax.devices()[:1])
+            read, length = contexts.ContextReader(made, params, mesh, LANES), made.segment_length
+            ends = [contexts.num_full(count, length) for count in counts]
+            states = read.read([row[:end] for row, end in zip(tokens, ends, strict=True)])
+            rows = zip(tokens, ends, counts, strict=True)
+            pending = [row[end:count] for row, end, count in rows]
+            drawn = continuations.continue_texts(read, states, pending, 2, vocab_size=VOCAB)
+            found.append(np.stack([row for row in next(drawn) if row.size]))
+        some = np.asarray(counts) > 0
+        np.testing.assert_array_equal(*(drawn[some] for drawn in found))
 
 
 def test_many_tokens_are_read_one_lane_at_a_time():
