@@ -199,8 +199,8 @@ def prompt(case: Case, sizes: Sizes, folder: str = '') -> Step:
         size(config, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward)
         config.model.vocab_size = sizes.vocab
     # Its cache is as long as the text, as in `--mode=generate` and in the peer.
-    made, longest = make_model(config.model, sizes.segment), case.prompt + case.drawn
-    built = cache.for_texts(made, longest, in_one_segment=True)
+    made, read = make_model(config.model, sizes.segment), case.prompt + case.drawn - 1
+    built = cache.for_texts(made, read, in_one_segment=True)
     params = hosts.load(hosts.find(folder), built) if folder else _new(built)
     texts, words = case.texts, config.model.vocab_size
     # As in the peer.
