@@ -13,6 +13,7 @@ a memory: `load` then fills the parameters that both have, and the others start 
 import concurrent.futures
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,6 +45,9 @@ from longmem_jax.models.kinds import KINDS, make_model
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.gguf_file import is_gguf
+
+ALIGNED = 64  # bytes, where XLA wants arrays to begin
+AT_ONCE = 1 << 24  # bytes of a parameter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,8 +346,7 @@ def _place(
         index = tuple(slice(*cut.indices(size)[:2]) for cut, size in zip(index, ours, strict=True))
         key = tuple((cut.start, cut.stop) for cut in index)
         if key not in parts:
-            taken = layout(rule).take(lambda cuts: files.read(name, cuts), number, index, shapes)
-            parts[key] = np.asarray(taken, np.float32, order='C')  # keeps scalars
+            parts[key] = _filled(take, index)
             # Both are NaN if any number is; no array of flags is made.
             if parts[key].size and not np.isfinite([parts[key].min(), parts[key].max()]).all():
                 raise UsageError(
@@ -352,7 +355,31 @@ def _place(
                 )
         return parts[key]
 
+    def take(index: tuple[slice, ...]) -> np.ndarray:
+        return layout(rule).take(lambda cuts: files.read(name, cuts), number, index, shapes)
+
     return jax.make_array_from_callback(ours, placed, part)
+
+
+def _filled(
+    take: Callable[[tuple[slice, ...]], np.ndarray], index: tuple[slice, ...]
+) -> np.ndarray:
+    """`take(index)` as float32, some rows at a time, so that there is one copy of a large parameter.
+
+    Its place in memory is one that a CPU's device takes as its own.
+    """
+    shape = tuple(cut.stop - cut.start for cut in index)
+    memory = np.empty((4 * math.prod(shape) + ALIGNED,), np.uint8)
+    begin = -memory.ctypes.data % ALIGNED
+    filled = memory[begin : begin + 4 * math.prod(shape)].view(np.float32).reshape(shape)
+    if not shape:
+        filled[()] = take(index)
+        return filled
+    rows = max(AT_ONCE // max(4 * math.prod(shape[1:]), 1), 1)
+    for start in range(0, shape[0], rows):
+        first, last = index[0].start + start, min(index[0].start + start + rows, index[0].stop)
+        filled[start : start + rows] = take((slice(first, last), *index[1:]))
+    return filled
 
 
 def _initial(

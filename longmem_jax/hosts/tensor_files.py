@@ -55,14 +55,12 @@ class TensorFiles:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
         self.pieces: dict[str, Pieces] = {}
-        self._slices: dict[str, Any] = {}
-        self._files: dict[str, Any] = {}
-        self._placed: dict[str, str] = {}
+        self._places: dict[str, tuple[Path, tensor_file.Tensor]] = {}
         self._lock = threading.Lock()
         placed = _placed(folder)
         for file in sorted(set(placed.values())) if placed else [WHOLE]:
             self._open(folder / file, placed)
-        if missing := set(placed) - set(self._slices):
+        if missing := set(placed) - set(self._places):
             raise UsageError(f'{folder / INDEX}: names tensors that no file has: {some(missing)}.')
 
     def _open(self, path: Path, placed: Mapping[str, str]) -> None:
@@ -76,16 +74,12 @@ class TensorFiles:
             raise UsageError(f'{path}: {_PICKLE}')
         header = tensor_file.read_header(path)
         with library_errors(f'{path}: not a whole safetensors file'):
-            opened = safe_open(path, framework='numpy')
-            for name, tensor in header.tensors.items():
-                if placed and placed.get(name) != path.name:
-                    raise UsageError(
-                        f'{path}: has {schema.shown(name)}, which {INDEX} does not list.'
-                    )
-                self._slices[name] = opened.get_slice(name)
-                self.shapes[name], self.dtypes[name] = tensor.shape, tensor.dtype
-                self._placed[name] = path.name
-        self._files[path.name] = opened
+            safe_open(path, framework='numpy')
+        for name, tensor in header.tensors.items():
+            if placed and placed.get(name) != path.name:
+                raise UsageError(f'{path}: has {schema.shown(name)}, which {INDEX} does not list.')
+            self._places[name] = path, tensor
+            self.shapes[name], self.dtypes[name] = tensor.shape, tensor.dtype
 
     def join(self, name: str, pieces: Pieces) -> None:
         """Makes one tensor of several, which then are there no more.
@@ -107,6 +101,8 @@ class TensorFiles:
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """A part of a tensor, in the dtype of the file; `index` has a slice of step 1 per axis.
 
+        What lies in one file is a view of it, read as it is used.
+
         Raises:
           UsageError: its numbers are not floats.
         """
@@ -122,16 +118,25 @@ class TensorFiles:
 
     def _read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """A part of a tensor of the files."""
-        part = np.asarray(self._slices[name][index])
+        part = self._mapped(name)[index]
         with self._lock:
             self.bytes_read += part.nbytes
         return part
+
+    def _mapped(self, name: str) -> np.ndarray:
+        """A tensor of the files, by a mapping of its own: pages that were read go with the array."""
+        path, tensor = self._places[name]
+        dtype, size = tensor_file.DTYPES[tensor.dtype], tensor.end - tensor.start
+        if not size:
+            return np.zeros(tensor.shape, dtype)
+        mapped = np.memmap(path, np.uint8, 'r', tensor.start, (size,))
+        return np.asarray(mapped).view(dtype).reshape(tensor.shape)
 
     def whole(self, name: str) -> np.ndarray:
         """A whole tensor of any dtype."""
         if name in self.pieces:
             return self.read(name, tuple(slice(0, size) for size in self.shapes[name]))
-        return self._files[self._placed[name]].get_tensor(name)
+        return np.array(self._mapped(name))
 
     def num_bytes(self, names: Any) -> int:
         """Bytes of the tensors of these names."""

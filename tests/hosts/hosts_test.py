@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import hosts, model_fields
 from longmem_jax.hosts.families import FAMILIES
+from longmem_jax.hosts.tensor_files import TensorFiles
 from tests.parity_systems.hosts import DECODERS, NAMES
 
 GOLDENS = Path(__file__).parent.parent / 'goldens'
@@ -52,6 +54,24 @@ def load(folder, mesh=None, **others):
     lines = []
     params = hosts.load(host, hosts.make(host.model, 4), mesh, report=lines.append, **others)
     return host, params, lines[0]
+
+
+@pytest.mark.parametrize('shape', [(700, 300), (300, 700), (5,), (), (0, 4)])
+def test_there_is_one_copy_of_a_large_parameter(tmp_path, monkeypatch, shape):
+    """From a file of half the bytes, some rows at a time, into what the device keeps."""
+    monkeypatch.setattr(hosts, 'AT_ONCE', 1 << 14)
+    given = np.random.default_rng(0).normal(size=shape).astype(np.float16)
+    save_file({'a': given}, tmp_path / 'model.safetensors')
+    files, index = TensorFiles(tmp_path), tuple(slice(0, size) for size in shape)
+    part = files.read('a', index)
+    assert not part.ndim or not part.size or not part.flags.owndata
+    tracemalloc.start()
+    filled = hosts._filled(lambda cuts: files.read('a', cuts), index)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(filled, given.astype(np.float32))
+    assert peak < 1.1 * filled.nbytes + (16 << 10)
+    assert filled.ctypes.data % hosts.ALIGNED == 0 or not filled.size
 
 
 @pytest.mark.parametrize('name', NAMES)
