@@ -96,10 +96,13 @@ def order(monkeypatch, place, given, ends, **minutes):
     return ran
 
 
-def test_the_most_valuable_comes_first_and_only_what_fits(monkeypatch, tmp_path):
+def test_the_most_valuable_comes_first_and_only_what_fits(monkeypatch, tmp_path, capsys):
     place = Place(tmp_path, tmp_path)
     assert order(monkeypatch, place, 8, {}, other=5, short=2) == ['other/a', 'short/a']
+    left = 'Left for want of minutes (--minutes=8): other/b, short/b\n'
+    assert capsys.readouterr().out.endswith(left)
     assert order(monkeypatch, place, 60, {}, other=5, short=2) == ['other/b', 'short/b']
+    assert 'Left' not in capsys.readouterr().out
     assert not order(monkeypatch, place, 60, {}, other=5, short=2)
 
 

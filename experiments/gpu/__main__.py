@@ -13,6 +13,7 @@ says what the data folder has.
 
 import argparse
 import importlib.metadata
+import math
 import os
 import signal
 import subprocess
@@ -54,10 +55,10 @@ def late(cell: Cell, place: Place) -> bool:
     return note['state'] in (FAILED, ABSENT) or note.get('attempts', 0) > most
 
 
-def following(
-    cells: Sequence[Cell], place: Place, left: float, tried: dict[str, str]
-) -> Cell | None:
-    """The next cell to run in the `left` minutes; None = there is none.
+def possible_in(
+    left: float, cells: Sequence[Cell], place: Place, tried: dict[str, str]
+) -> list[Cell]:
+    """The cells that may begin in the `left` minutes.
 
     `tried`: label of every cell of this call to how it ended.
     """
@@ -73,8 +74,7 @@ def following(
             and cell.note(place)['state'] != DONE
         )
 
-    waiting = [cell for cell in cells if possible(cell)]
-    return min(waiting, key=lambda cell: late(cell, place), default=None)
+    return [cell for cell in cells if possible(cell)]
 
 
 def run(cells: Sequence[Cell], place: Place, given: float, processes: int) -> None:
@@ -84,11 +84,15 @@ def run(cells: Sequence[Cell], place: Place, given: float, processes: int) -> No
         while True:
             left = (end - time.monotonic()) / 60
             others = {each.cell.label: RUNS for each in running}
-            cell = following(cells, place, left, tried | others)
+            waiting = possible_in(left, cells, place, tried | others)
+            cell = min(waiting, key=lambda cell: late(cell, place), default=None)
             if cell and len(running) < most(cell, running, processes):
                 running.append(process.Running(cell, place, min(60 * LONGEST, 60 * left)))
                 continue
             if not running:
+                if short := possible_in(math.inf, cells, place, tried):
+                    labels = ', '.join(cell.label for cell in short)
+                    print(f'Left for want of minutes (--minutes={given:g}): {labels}', flush=True)
                 return
             for each in list(running):
                 if ended := each.ended():

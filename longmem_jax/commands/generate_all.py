@@ -65,7 +65,7 @@ def continuations(experiment: Experiment, writer: Writer, texts: Sequence[bytes]
 
 def _one_by_one(experiment: Experiment, writer: Writer, texts: Sequence[bytes]) -> Iterator[str]:
     # At once for all, so that a prompt which is too long is said before hours of others.
-    writer.fit(max((writer.tokens(text)[0].size for text in texts), default=0))
+    _fit(writer, [writer.tokens(text)[0].size for text in texts], 1)
     for number, text in enumerate(texts, 1):
         reader, said = writer.read(text)
         say_aside(f'prompt {number} of {len(texts)}, {said}')
@@ -76,7 +76,7 @@ def _together(experiment: Experiment, writer: Writer, texts: Sequence[bytes]) ->
     most, shards = experiment.config.evaluate.num_lanes, num_shards(experiment.mesh, 'lanes')
     lanes = min(most, -(-max(len(texts), 1) // shards) * shards)
     prompts = [writer.tokens(text)[0].astype(np.int32) for text in texts]
-    writer.fit(max(map(len, prompts), default=0), lanes)
+    _fit(writer, [len(prompt) for prompt in prompts], lanes)
     reader = ContextReader(writer.model, writer.params, experiment.mesh, lanes)
     for first in range(0, len(texts), lanes):
         part = prompts[first : first + lanes]
@@ -84,6 +84,13 @@ def _together(experiment: Experiment, writer: Writer, texts: Sequence[bytes]) ->
         numbers = f's {first + 1} to {first + len(part)}' if len(part) > 1 else f' {first + 1}'
         say_aside(f'prompt{numbers} of {len(texts)}, {count}')
         yield from _continued(experiment, writer, reader, part)
+
+
+def _fit(writer: Writer, sizes: Sequence[int], lanes: int) -> None:
+    """`writer.fit` for the longest prompt, which an error names."""
+    longest = max(sizes, default=0)
+    where = f'prompt {sizes.index(longest) + 1} of {len(sizes)}: ' if sizes else ''
+    writer.fit(longest, lanes, where)
 
 
 def _continued(

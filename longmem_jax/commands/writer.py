@@ -86,8 +86,10 @@ class Writer:
             said += f'; the text goes on from {visible(_last(text))}'
         return reader, said
 
-    def fit(self, size: int, lanes: int = 1) -> None:
+    def fit(self, size: int, lanes: int = 1, where: str = '') -> None:
         """Makes a decoder's cache as long as prompts of `size` tokens need, and says what they take.
+
+        `where` begins the message of an error.
 
         Raises:
           UsageError: the model has no positions for the prompt and what follows it.
@@ -102,7 +104,7 @@ class Writer:
         if context and has_table(config) and longest > config.num_positions:
             others = ', those in the memory included' if self.memory else ''
             raise UsageError(
-                f'{size:,} prompt tokens and --length={length}: this model has positions for '
+                f'{where}{size:,} prompt tokens and --length={length}: this model has positions for '
                 f'{config.num_positions:,} tokens in all{others}; '
                 'give a shorter prompt or --length, or a memory, which reads texts of any length.'
             )

@@ -9,6 +9,7 @@ import pytest
 
 from configs import host as host_config
 from longmem_jax.commands.generate import generate
+from longmem_jax.commands.generate_all import generate_all
 from longmem_jax.commands.score import Scorer
 from longmem_jax.config import checks
 from longmem_jax.devices.sharding import make_mesh
@@ -144,14 +145,18 @@ def test_a_text_beyond_the_context_is_scored_in_windows(run, capsys):
 
 
 @pytest.mark.slow
-def test_a_prompt_that_the_positions_do_not_reach_is_refused(run, capsys):
+def test_a_prompt_that_the_positions_do_not_reach_is_refused(run, capsys, tmp_path):
     options = dict(length=4, temperature=0.0)
     generate(run, 'alpha', options, out=io.StringIO())
-    assert 'cache: 8 tokens x 1 text, ' in capsys.readouterr().err
+    assert 'cache: 24 tokens x 1 text, ' in capsys.readouterr().err
     with pytest.raises(
         UsageError, match='22 prompt tokens and --length=4: .* positions for 24 tok'
     ):
         generate(run, 'a' * 21, options, out=io.StringIO())
+    texts = [dict(text=text) for text in ('a', 'a' * 21, 'b')]
+    (tmp_path / 'prompts.jsonl').write_text('\n'.join(map(json.dumps, texts)))
+    with pytest.raises(UsageError, match='prompt 2 of 3: 22 prompt tokens'):
+        generate_all(run, str(tmp_path / 'prompts.jsonl'), options, out=io.StringIO())
 
 
 def test_the_cache_in_training_has_a_limit_that_is_said(tmp_path):
