@@ -6,9 +6,10 @@ A pickle can run any program when it is loaded, so `pytorch_model.bin` and the l
 import math
 import re
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors import safe_open
@@ -55,7 +56,7 @@ class TensorFiles:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
         self.pieces: dict[str, Pieces] = {}
-        self._places: dict[str, tuple[Path, tensor_file.Tensor]] = {}
+        self._places: dict[str, tuple[BinaryIO, tensor_file.Tensor]] = {}
         self._lock = threading.Lock()
         placed = _placed(folder)
         for file in sorted(set(placed.values())) if placed else [WHOLE]:
@@ -75,10 +76,12 @@ class TensorFiles:
         header = tensor_file.read_header(path)
         with library_errors(f'{path}: not a whole safetensors file'):
             safe_open(path, framework='numpy')
+        opened = path.open('rb', buffering=0)  # this file, also if another takes its place
+        weakref.finalize(self, opened.close)
         for name, tensor in header.tensors.items():
             if placed and placed.get(name) != path.name:
                 raise UsageError(f'{path}: has {schema.shown(name)}, which {INDEX} does not list.')
-            self._places[name] = path, tensor
+            self._places[name] = opened, tensor
             self.shapes[name], self.dtypes[name] = tensor.shape, tensor.dtype
 
     def join(self, name: str, pieces: Pieces) -> None:
@@ -125,11 +128,11 @@ class TensorFiles:
 
     def _mapped(self, name: str) -> np.ndarray:
         """A tensor of the files, by a mapping of its own: pages that were read go with the array."""
-        path, tensor = self._places[name]
+        opened, tensor = self._places[name]
         dtype, size = tensor_file.DTYPES[tensor.dtype], tensor.end - tensor.start
         if not size:
             return np.zeros(tensor.shape, dtype)
-        mapped = np.memmap(path, np.uint8, 'r', tensor.start, (size,))
+        mapped = np.memmap(opened, np.uint8, 'r', tensor.start, (size,))
         return np.asarray(mapped).view(dtype).reshape(tensor.shape)
 
     def whole(self, name: str) -> np.ndarray:

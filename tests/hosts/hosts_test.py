@@ -72,6 +72,9 @@ def test_there_is_one_copy_of_a_large_parameter(tmp_path, monkeypatch, shape):
     np.testing.assert_array_equal(filled, given.astype(np.float32))
     assert peak < 1.1 * filled.nbytes + (16 << 10)
     assert filled.ctypes.data % hosts.ALIGNED == 0 or not filled.size
+    save_file({'a': np.asarray(given + 1)}, tmp_path / 'other')
+    (tmp_path / 'other').replace(tmp_path / 'model.safetensors')
+    np.testing.assert_array_equal(files.read('a', index), given)
 
 
 @pytest.mark.parametrize('name', NAMES)
