@@ -200,7 +200,7 @@ def prompt(case: Case, sizes: Sizes, folder: str = '') -> Step:
         config.model.vocab_size = sizes.vocab
     # Its cache is as long as the text, as in `--mode=generate` and in the peer.
     made, read = make_model(config.model, sizes.segment), case.prompt + case.drawn - 1
-    built = cache.for_texts(made, read, in_one_segment=True)
+    built = cache.for_texts(made, read, in_one_segment=case.texts)
     params = hosts.load(hosts.find(folder), built) if folder else _new(built)
     texts, words = case.texts, config.model.vocab_size
     # As in the peer.

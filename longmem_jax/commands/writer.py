@@ -116,7 +116,7 @@ class Writer:
             return
         self._longest = longest
         if not self._fixed:
-            self.model = cache.for_texts(self.model, longest, in_one_segment=True)
+            self.model = cache.for_texts(self.model, longest, in_one_segment=lanes)
         say_aside(cache.in_words(self.model, lanes, drawn=True))
 
     def pieces(self, reader: Reader) -> Iterator[str]:

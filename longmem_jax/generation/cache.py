@@ -16,7 +16,9 @@ from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
 from longmem_jax.models.stack import context_of, is_plain, longest_of
 
-ROOM = 64  # a segment that holds a whole text has room for a multiple of this
+# A segment that holds a whole text has room for a multiple of this: several texts, which are read with
+# one program, and one, whose program serves others of other lengths.
+ROOM, ROOM_OF_ONE = 64, 256
 
 
 def has_cache(config: Any) -> bool:
@@ -25,19 +27,21 @@ def has_cache(config: Any) -> bool:
     return any(entry is not None and entry.layer.context is not None for entry in entries)
 
 
-def for_texts(model: LanguageModel, longest: int, *, in_one_segment: bool = False) -> LanguageModel:
+def for_texts(model: LanguageModel, longest: int, *, in_one_segment: int = 0) -> LanguageModel:
     """The same model with a cache for texts of `longest` tokens: all numbers are the same for these.
 
     Args:
       longest: tokens of the longest text.
-      in_one_segment: a plain decoder all of whose layers see all of a text keeps it in the open
-        segment alone, half of what it keeps with segments before. Its memories hold nothing then.
+      in_one_segment: number of texts at a time that a plain decoder keeps in the open segment alone, if
+        all its layers see all of them: half of what it keeps with segments before. Its memories hold
+        nothing then. 0 = it reads segments.
     """
     if not has_cache(model.config):
         return model
     length = model.segment_length
     if in_one_segment and 0 < longest <= (most := _shortest_view(model.config)):
-        length = min(-(-longest // ROOM) * ROOM, most)  # few programs for texts of many lengths
+        room = ROOM if in_one_segment > 1 else ROOM_OF_ONE
+        length = min(-(-longest // room) * room, most)
     # What is read before the segment of the last token.
     tokens = max(longest - 1, 0) // length * longest_of(model.config, length)
     # `as_configdict` is no copy: a change of it would be one of the model, which programs are kept by.

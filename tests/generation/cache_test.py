@@ -75,17 +75,18 @@ def test_the_cache_of_a_large_context_is_that_of_its_texts():
     for longest, kept in ((0, 1), (16, 1), (17, 16), (100, 96), (50_000, 40_960)):
         assert cache.num_tokens(cache.for_texts(model, longest).config) == kept
     memory, _ = toys.toy('infini')
-    for options in ({}, dict(in_one_segment=True)):
+    for options in ({}, dict(in_one_segment=2)):
         assert cache.for_texts(memory, 100, **options) is memory
 
 
 @pytest.mark.parametrize(
-    ('longest', 'length', 'kept'), [(1, 64, 1), (65, 100, 1), (100, 100, 1), (101, 16, 96)]
+    ('texts', 'longest', 'length', 'kept'),
+    [(2, 1, 64, 1), (1, 1, 256, 1), (2, 65, 128, 1), (2, 300, 300, 1), (1, 301, 16, 288)],
 )
-def test_a_text_that_all_layers_see_is_kept_in_one_segment(longest, length, kept):
-    given = attributes('mistral', max_position_embeddings=40_960, sliding_window=100)
+def test_a_text_that_all_layers_see_is_kept_in_one_segment(texts, longest, length, kept):
+    given = attributes('mistral', max_position_embeddings=40_960, sliding_window=300)
     model = hosts.make(model_fields.model_of(given, 'config.json'), 16)
-    found = cache.for_texts(model, longest, in_one_segment=True)
+    found = cache.for_texts(model, longest, in_one_segment=texts)
     assert (found.segment_length, cache.num_tokens(found.config)) == (length, kept)
     plain = cache.for_texts(model, longest)
     assert plain.segment_length == 16

@@ -93,7 +93,7 @@ def test_a_text_in_one_segment_is_read_in_pieces(monkeypatch, many):
     config.full.window = 3 * LENGTH
     model = make_model(config, LENGTH)
     params, tokens, longest = parameters(model, 0), texts()[:, : 2 * LENGTH + 1], 2 * LENGTH + 3
-    whole = cache.for_texts(model, longest, in_one_segment=True)
+    whole = cache.for_texts(model, longest, in_one_segment=LANES)
     assert whole.segment_length == longest and cache.num_tokens(whole.config) == 1
     for counts in ([2 * LENGTH + 1, 4, 7], [1, 2 * LENGTH, 0]):
         found = []
