@@ -164,7 +164,10 @@ class FullAttention(nn.Module):
     def extend(
         self, x: jax.Array, cache: FullCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, FullCache]:
-        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`.
+
+        `index` may also be int32 [], the same in all lanes.
+        """
         x, offset = self.normalize(x), self.slots + index
         keys, values = self.projections.keys(x), self.projections.values(x)
         placed = self.relation.apply_to_keys(keys, offset)

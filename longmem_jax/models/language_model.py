@@ -175,7 +175,7 @@ class LanguageModel(nn.Module):
         Args:
           tokens: int32 [batch, n]; the segment has room for n.
           index: position of the first of these tokens in the segment, int32 [batch] or an int; see
-            `MemoryLayer.extend`.
+            `MemoryLayer.extend`. A plain decoder also takes int32 [], the same in all lanes.
           count: int32 [batch], only the first `count` are tokens, the others padding; None = all are.
 
         Returns:
