@@ -14,7 +14,7 @@ from longmem_jax.errors import number_of
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
-from longmem_jax.models.stack import context_of, is_plain, longest_of
+from longmem_jax.models.stack import context_of, has_table, is_plain, longest_of
 
 # A segment that holds a whole text has room for a multiple of this: several texts, which are read with
 # one program, and one, whose program serves others of other lengths.
@@ -50,8 +50,14 @@ def for_texts(model: LanguageModel, longest: int, *, in_one_segment: int = 0) ->
 
 
 def _shortest_view(config: Any) -> int:
-    """Tokens of the longest text that all layers of a plain decoder see all of; 0 = it is not plain."""
-    if not is_plain(config):
+    """Tokens of the longest text that all layers of a plain decoder see all of.
+
+    0 = it is not plain, or its numbers depend on where segments begin.
+    """
+    restarts = config.position != 'none' and not has_table(config)
+    if not is_plain(config) or restarts:
+        return 0
+    if any(config[name].position == 'alibi_beyond' for name in {*config.attention}):
         return 0
     shortest = min(config[name].window for name in {*config.attention})
     return min(shortest, context_of(config) or shortest)

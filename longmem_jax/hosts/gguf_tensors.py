@@ -51,10 +51,11 @@ class GgufFile:
       dtypes: name to 'F32': that of the numbers, not of the file.
       bytes_read: bytes of tensors that were given so far.
       pieces: none; see `TensorFiles`.
-      threads: as many parameters are in memory at a time, besides those on devices.
+      threads, at_once: as in `TensorFiles`.
     """
 
     threads = 2  # more are not faster: making numbers of blocks is small steps of Python
+    at_once = 1 << 62  # a whole parameter: some of its columns take as long as all
 
     def __init__(self, path: Path):
         """Opens a file; raises `UsageError` if it is not whole, or no model of a known architecture."""

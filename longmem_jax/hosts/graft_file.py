@@ -89,6 +89,7 @@ class Grafted:
         self._files, self._tensors = files, dict(tensors)
         self.folder: Path = files.folder
         self.threads: int = files.threads
+        self.at_once: int = files.at_once
         self.pieces: dict[str, Pieces] = files.pieces
         self.shapes: dict[str, tuple[int, ...]] = files.shapes | {
             name: array.shape for name, array in tensors.items()

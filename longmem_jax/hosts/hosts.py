@@ -47,7 +47,6 @@ from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.gguf_file import is_gguf
 
 ALIGNED = 64  # bytes, where XLA wants arrays to begin
-AT_ONCE = 1 << 24  # bytes of a parameter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,7 +345,7 @@ def _place(
         index = tuple(slice(*cut.indices(size)[:2]) for cut, size in zip(index, ours, strict=True))
         key = tuple((cut.start, cut.stop) for cut in index)
         if key not in parts:
-            parts[key] = _filled(take, index)
+            parts[key] = _filled(take, index, files.at_once)
             # Both are NaN if any number is; no array of flags is made.
             if parts[key].size and not np.isfinite([parts[key].min(), parts[key].max()]).all():
                 raise UsageError(
@@ -362,9 +361,9 @@ def _place(
 
 
 def _filled(
-    take: Callable[[tuple[slice, ...]], np.ndarray], index: tuple[slice, ...]
+    take: Callable[[tuple[slice, ...]], np.ndarray], index: tuple[slice, ...], at_once: int
 ) -> np.ndarray:
-    """`take(index)` as float32, some rows at a time, so that there is one copy of a large parameter.
+    """`take(index)` as float32, `at_once` bytes at a time, so that a large parameter has one copy.
 
     Its place in memory is one that a CPU's device takes as its own.
     """
@@ -375,10 +374,11 @@ def _filled(
     if not shape:
         filled[()] = take(index)
         return filled
-    rows = max(AT_ONCE // max(4 * math.prod(shape[1:]), 1), 1)
+    rows = max(at_once // max(4 * math.prod(shape[1:]), 1), 1)
     for start in range(0, shape[0], rows):
         first, last = index[0].start + start, min(index[0].start + start + rows, index[0].stop)
-        filled[start : start + rows] = take((slice(first, last), *index[1:]))
+        with np.errstate(over='ignore'):  # a float64 that is too large: the caller says so
+            filled[start : start + rows] = take((slice(first, last), *index[1:]))
     return filled
 
 

@@ -46,9 +46,10 @@ class TensorFiles:
       bytes_read: bytes of tensors read so far.
       pieces: names that `join` made to what lies in the files.
       threads: as many parameters are in memory at a time, besides those on devices.
+      at_once: bytes of a parameter that are read at a time.
     """
 
-    threads = 8
+    threads, at_once = 8, 1 << 24
 
     def __init__(self, folder: Path):
         """Opens all files of `folder`; raises `UsageError` if they are not whole safetensors."""
@@ -107,7 +108,7 @@ class TensorFiles:
         What lies in one file is a view of it, read as it is used.
 
         Raises:
-          UsageError: its numbers are not floats.
+          UsageError: its numbers are not floats, or the file became shorter since it was opened.
         """
         dtype = self.dtypes[name]
         if dtype not in DTYPES:
@@ -132,7 +133,10 @@ class TensorFiles:
         dtype, size = tensor_file.DTYPES[tensor.dtype], tensor.end - tensor.start
         if not size:
             return np.zeros(tensor.shape, dtype)
-        mapped = np.memmap(opened, np.uint8, 'r', tensor.start, (size,))
+        try:
+            mapped = np.memmap(opened, np.uint8, 'r', tensor.start, (size,))
+        except (OSError, ValueError) as error:
+            raise UsageError(f'{opened.name}: {name} cannot be read any more ({error}).') from error
         return np.asarray(mapped).view(dtype).reshape(tensor.shape)
 
     def whole(self, name: str) -> np.ndarray:

@@ -17,7 +17,9 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood, windows
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import cache
+from longmem_jax.generation.reader import Reader
 from longmem_jax.hosts import hosts, model_fields
+from longmem_jax.models.kinds import make_model
 from tests import toys
 from tests.hosts.hosts_test import attributes, copied
 
@@ -93,6 +95,32 @@ def test_a_text_that_all_layers_see_is_kept_in_one_segment(texts, longest, lengt
     said = [cache.in_words(made, 1, drawn=True) for made in (found, plain)]
     tokens = [length + (kept if kept > 1 else 0), 16 + -(-longest // 16 - 1) * 16]
     assert [f'cache: {number} token' in line for number, line in zip(tokens, said, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ('changes', 'whole'),
+    [
+        (dict(position='learned', num_positions=0), False),
+        (dict(position='sinusoidal', num_positions=0), False),
+        (dict(position='learned', num_positions=64, positions_restart=True), False),
+        (dict(layer='alibi_beyond'), False),
+        (dict(position='learned', num_positions=64), True),
+        (dict(layer='alibi'), True),
+    ],
+)
+def test_numbers_that_depend_on_segments_keep_their_segments(changes, whole):
+    config = toys.model_config('full')
+    config.full.update(window=40, position=changes.get('layer', 'none'))
+    config.update({name: value for name, value in changes.items() if name != 'layer'})
+    model, found = make_model(config, 5), []
+    params, text = toys.parameters(model, 0), TEXT[None, :20] % toys.VOCAB
+    kept = cache.for_texts(model, 25, in_one_segment=1)
+    assert (kept.segment_length > 5) == whole
+    for made in (kept, model):
+        reader = Reader(made, params)
+        reader.read(text)
+        found.append(reader.logits)
+    np.testing.assert_allclose(*found, atol=2e-5)
 
 
 @pytest.fixture(scope='module')

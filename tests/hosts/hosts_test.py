@@ -57,16 +57,15 @@ def load(folder, mesh=None, **others):
 
 
 @pytest.mark.parametrize('shape', [(700, 300), (300, 700), (5,), (), (0, 4)])
-def test_there_is_one_copy_of_a_large_parameter(tmp_path, monkeypatch, shape):
+def test_there_is_one_copy_of_a_large_parameter(tmp_path, shape):
     """From a file of half the bytes, some rows at a time, into what the device keeps."""
-    monkeypatch.setattr(hosts, 'AT_ONCE', 1 << 14)
     given = np.random.default_rng(0).normal(size=shape).astype(np.float16)
     save_file({'a': given}, tmp_path / 'model.safetensors')
     files, index = TensorFiles(tmp_path), tuple(slice(0, size) for size in shape)
     part = files.read('a', index)
     assert not part.ndim or not part.size or not part.flags.owndata
     tracemalloc.start()
-    filled = hosts._filled(lambda cuts: files.read('a', cuts), index)
+    filled = hosts._filled(lambda cuts: files.read('a', cuts), index, 1 << 14)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_array_equal(filled, given.astype(np.float32))
@@ -75,6 +74,16 @@ def test_there_is_one_copy_of_a_large_parameter(tmp_path, monkeypatch, shape):
     save_file({'a': np.asarray(given + 1)}, tmp_path / 'other')
     (tmp_path / 'other').replace(tmp_path / 'model.safetensors')
     np.testing.assert_array_equal(files.read('a', index), given)
+
+
+def test_a_file_that_became_shorter(tmp_path):
+    path = tmp_path / 'model.safetensors'
+    save_file({'a': np.ones((4, 9), np.float32)}, path)
+    files = TensorFiles(tmp_path)
+    with path.open('r+b') as file:
+        file.truncate(path.stat().st_size - 4)
+    with pytest.raises(UsageError, match='model.safetensors: a cannot be read any more'):
+        files.read('a', (slice(0, 4), slice(0, 9)))
 
 
 @pytest.mark.parametrize('name', NAMES)
