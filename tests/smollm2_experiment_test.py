@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.smollm2 import __main__ as command
-from experiments.smollm2 import inside, questions, reading, report, windows
+from experiments.smollm2 import inside, practice, questions, reading, report, windows
 
 HOST = Path(__file__).parent / 'goldens/gguf/llama.gguf'
 
@@ -30,6 +30,8 @@ def test_every_row_is_a_configuration(arguments):
     options = command.parse(arguments)
     read = [*windows.rows(16, 64).values(), *inside.rows(16).values()]
     read += questions.rows(16, 48, 64).values()
+    for variants, changes, asked in practice.rows(16, 48).values():
+        read += [(f'passkey,{variants},frozen', changes | practice.TINY), *asked.values()]
     for variants, changes in read:
         config = reading.config_of(options, variants, **changes)
         assert config.evaluate.segment_length in (8, 16)
@@ -103,8 +105,12 @@ def test_heads_are_counted_by_the_sign_of_a_clear_derivative():
 def test_a_run_is_kept_and_has_tables(arguments, tmp_path, capsys):
     command.main(arguments)
     made = json.loads((tmp_path / 'out/smollm2.json').read_text())
-    assert set(made) == {'windows', 'inside', 'grafts', 'learning', 'keys'}
+    practised = {'practice', 'practised_novels'}
+    assert set(made) == {'windows', 'inside', 'grafts', 'learning', 'keys'} | practised
     assert made['keys']['all']['questions'] == 2
+    assert {*made['practice']} == {
+        f'{row}, seed {seed}' for row in ('all', 'blocks') for seed in (0, 1)
+    }
     assert made['grafts']['memorizing shut'].keys() == {
         'run', '0 - 64', 'all', 'book 0', 'book 1'
     }  # fmt: skip

@@ -1,7 +1,8 @@
 r"""A real pretrained decoder, SmolLM2-135M, that reads novels at a window of 512 tokens with a memory.
 
 python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
-    [--parts=windows,far,inside,grafts,learning,keys,far_keys,squad] [--rows=NAME,NAME] [--tokens=8192] \
+    [--parts=windows,far,inside,grafts,learning,keys,far_keys,squad,practice] [--rows=NAME,NAME] \
+    [--tokens=8192] \
     [--squad=FILE.json]
 
 `windows`: ways to see 512 tokens, and all 8,192, without any training.
@@ -12,6 +13,7 @@ python -m experiments.smollm2 --path=FILE.gguf --books=BOOKS --output=DIR \
 `far_keys`: as `keys`, in texts of 64 windows; only if it is named. Choose --rows.
 `keys`, `squad`: a text is read once, and questions are asked from the memory of it; `squad` needs the
 file of SQuAD.
+`practice`: the host learns to tell keys in short texts of other novels, and is asked as in `keys`.
 What is finished is in DIR and is not repeated; DIR/smollm2.json and .md have all of it. `--tiny` is for
 a toy host: short texts, windows of 16.
 """
@@ -21,7 +23,7 @@ import sys
 from pathlib import Path
 
 from experiments.options import add_seeds, make_parser, some_of
-from experiments.smollm2 import inside, questions, report, windows
+from experiments.smollm2 import inside, practice, questions, report, windows
 
 PARTS = {
     'windows': windows.run,
@@ -32,6 +34,7 @@ PARTS = {
     'keys': questions.run_keys,
     'far_keys': questions.run_far_keys,
     'squad': questions.run_squad,
+    'practice': practice.run,
 }
 
 USUAL = [part for part in PARTS if part not in ('far', 'far_keys')]
@@ -50,7 +53,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--steps', type=int, default=40, help='of 1,024 tokens')
     parser.add_argument('--squad', type=Path, help='dev-v1.1.json; none = not run')
     parser.add_argument('--documents', type=int, default=4, help='of `keys` and `squad`')
-    add_seeds(parser, '1', 'of the order of the novels')
+    add_seeds(parser, '1', 'of the order of the novels, and of the texts of `practice`')
     parser.add_argument('--tiny', action='store_true')
     return parser.parse_args(arguments)
 

@@ -20,16 +20,9 @@ from experiments.smollm2.reading import CONTEXT, WINDOW
 from experiments.smollm2.windows import true_distances
 from longmem_jax.data import lanes
 from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.sets.passkey import ASKED, GIVEN, NAMES, digits
 from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, PieceCorpus
 from longmem_jax.devices import sharding
-
-GIVEN = '\n\nThe pass key of {0} is {1}. Remember it: {1} is the pass key of {0}.\n\n'
-ASKED = '\n\nWhat is the pass key of {0}? The pass key of {0} is'
-NAMES = (
-    'Alice', 'Bruno', 'Clara', 'David', 'Esther', 'Felix', 'Greta', 'Hugo', 'Irene', 'Jonas', 'Karin',
-    'Louis', 'Marta', 'Nils', 'Olga', 'Peter',
-)  # fmt: skip
-
 
 DISTANCES = (15, 8, 4, 1)  # windows, of `keys`
 FAR = (63, 31, 15)  # windows, of `far_keys`
@@ -87,9 +80,9 @@ def keys(books: Path, number: int, distances: tuple[int, ...], characters: int) 
         parts.append(novel[at : at + (before - after) * characters])
         at += (before - after) * characters
         if after:
-            key = ''.join(map(str, random.integers(0, 10, 5)))
-            parts.append(GIVEN.format(names[i], key))
-            questions.append(Question(ASKED.format(names[i]), f' {key}', sum(map(len, parts))))
+            key, name = digits(random, 5), f' of {names[i]}'
+            parts.append(GIVEN.format(key, name))
+            questions.append(Question(ASKED.format(name), f' {key}', sum(map(len, parts))))
     return Told(''.join(parts), questions)
 
 
@@ -194,6 +187,18 @@ def distances_of(part: str) -> tuple[int, ...]:
     return FAR if part == 'far_keys' else DISTANCES
 
 
+def answers(
+    options: Any, variants: str, changes: dict[str, Any], given: list[Told], params: Any = None
+) -> dict[str, list[float]]:
+    """`asked` of all texts, by the host as it is, or with parameters that have learned."""
+    config = reading.config_of(options, variants, **changes)
+    reader, params = reading.begun(config) if params is None else (Trainer(config), params)
+    short = {'evaluate.segment_length': 8 if options.tiny else 64}
+    answerer = Trainer(reading.config_of(options, variants, **changes | short))
+    found = [asked(reader, answerer, params, told) for told in given]
+    return {key: sum((one[key] for one in found), []) for key in found[0]}
+
+
 def _run(options: Any, part: str) -> None:
     window, context = (16, 64) if options.tiny else (WINDOW, CONTEXT)
     held = context + window
@@ -203,15 +208,9 @@ def _run(options: Any, part: str) -> None:
         path = options.output / part / f'{name}.json'
         if provenance.saved(path) or (options.rows and name not in options.rows):
             continue
-        config = reading.config_of(options, variants, **changes)
-        reader, params = reading.begun(config)
-        short = {'evaluate.segment_length': 8 if options.tiny else 64}
-        answerer = Trainer(reading.config_of(options, variants, **changes | short))
-        given = [asked(reader, answerer, params, told) for told in texts(options, part)]
-        found = {key: sum((one[key] for one in given), []) for key in given[0]}
+        found = answers(options, variants, changes, texts(options, part))
         provenance.save(path, found | {'window': window}, [0])
         print(f'{part}, {name}: finished', flush=True)
-        del reader, answerer, params
         gc.collect()
 
 

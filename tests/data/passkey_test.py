@@ -21,7 +21,8 @@ def config_of(path, **task):
     config = base()
     config.data.source, config.data.path = 'passkey', str(path)
     config.data.task = (
-        dict(documents=50, eval_documents=6, answer_length=3, before=20, distances=(0, 30, 200))
+        dict(documents=50, eval_documents=6, answer_length=3, before=20, keys=1)
+        | dict(distances=(0, 30, 200))
         | task
     )
     return config
@@ -43,6 +44,20 @@ def test_a_key_is_asked_for_at_every_distance(tmp_path):
         assert before in TEXTS['test'] * 40 and between in TEXTS['test'] * 40 and len(before) <= 20
         assert document.num_bytes == 0 and document.scored.tolist()[-4:] == [1, 1, 1, 2]
         assert document.scored.sum() == 5
+
+
+def test_several_keys_have_names_and_all_are_asked_for(tmp_path):
+    config = config_of(tmp_path, keys=3)
+    assert checks.find_problems(config, 1) == []
+    corpus, orders = load.load(config.data, 'train', Bytes()), set()
+    for document in map(corpus.__getitem__, range(20)):
+        text = text_of(document)
+        given = dict(re.findall(r'The pass key of (\w+) is (\d{3})\. ', text))
+        asked = re.findall(r'What is the pass key of (\w+)\? The pass key of \1 is (\d{3})', text)
+        assert len(given) == 3 and dict(asked) == given and len(asked) == 3
+        orders.add(tuple(list(given).index(name) for name, _ in asked))
+        assert (document.scored == 2).sum() == 3 and document.scored.sum() == 15
+    assert len(orders) > 3
 
 
 def test_training_draws_distances_and_a_seed_draws_the_same_again(tmp_path):

@@ -2,8 +2,9 @@
 
 A document is a passage of a text of `config.data.path`, the key, another passage, and the question;
 only the answer is scored. The distance is the number of characters of the passage between key and
-question, so that it is the same for every vocabulary. The texts are those of the split. `data.tasks`
-has the same task in tokens without meaning, and rules that look the key up.
+question, so that it is the same for every vocabulary. Of several keys each follows a passage, and has a
+name; after the last passage all are asked for, in any order. The texts are those of the split.
+`data.tasks` has the same task in tokens without meaning, and rules that look the key up.
 """
 
 from collections.abc import Sequence
@@ -18,19 +19,29 @@ from longmem_jax.data.text_files import TextFiles
 from longmem_jax.errors import UsageError
 from longmem_jax.problems import of_series
 
-GIVEN = '\n\nThe pass key is {0}. Remember it: {0} is the pass key.\n\n'
-ASKED = '\n\nWhat is the pass key? The pass key is'
+GIVEN = '\n\nThe pass key{1} is {0}. Remember it: {0} is the pass key{1}.\n\n'
+ASKED = '\n\nWhat is the pass key{0}? The pass key{0} is'
+NAMES = (
+    'Alice', 'Bruno', 'Clara', 'David', 'Esther', 'Felix', 'Greta', 'Hugo', 'Irene', 'Jonas', 'Karin',
+    'Louis', 'Marta', 'Nils', 'Olga', 'Peter',
+)  # fmt: skip
 FIELDS = dict(
     documents=(1, 10**9),
     eval_documents=(1, 10**9),
-    answer_length=(1, 1000),  # digits of the key
-    before=(0, 10**8),  # most characters of prose before the key
+    answer_length=(1, 1000),  # digits of a key
+    before=(0, 10**8),  # most characters of prose before a key
+    keys=(1, len(NAMES)),
 )
 
 
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `distances`, in characters, must be in rising order."""
     return of_series(settings, FIELDS, 'distances', 0, 'characters, such as (100, 400, 1600)')
+
+
+def digits(random: np.random.Generator, number: int) -> str:
+    """Random digits."""
+    return ''.join(map(str, random.integers(0, 10, number)))
 
 
 class _Documents(Sequence[Any]):
@@ -67,14 +78,25 @@ class _Documents(Sequence[Any]):
         distance = distances[index % len(distances)]
         if self._split == 'train':
             distance = between(random, distances[0], distances[-1])
-        before = int(random.integers(0, settings['before'], endpoint=True))
-        key = ''.join(map(str, random.integers(0, 10, settings['answer_length'])))
-        first, second = self._prose(random, before), self._prose(random, distance)
-        return (
-            Piece(first + GIVEN.format(key), READ),
-            Piece(second + ASKED, READ),
-            Piece(f' {key}', ANSWER),
-        )
+        number, length = settings['keys'], settings['answer_length']
+        drawn = [
+            (int(random.integers(0, settings['before'], endpoint=True)), digits(random, length))
+            for _ in range(number)
+        ]
+        proses = [self._prose(random, before) for before, _ in drawn]
+        prose = self._prose(random, distance)
+        names = [''] if number == 1 else [f' of {name}' for name in random.permutation(NAMES)]
+        keys = [(name, key) for name, (_, key) in zip(names, drawn, strict=False)]
+        given = [
+            Piece(prose + GIVEN.format(key, name), READ)
+            for prose, (name, key) in zip(proses, keys, strict=True)
+        ]
+        asked = []
+        for i in random.permutation(number) if number > 1 else (0,):
+            name, key = keys[i]
+            asked += [Piece(prose + ASKED.format(name), READ), Piece(f' {key}', ANSWER)]
+            prose = ''
+        return (*given, *asked)
 
     def _prose(self, random: np.random.Generator, length: int) -> str:
         """The given number of characters of any text."""
