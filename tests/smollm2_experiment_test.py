@@ -30,11 +30,14 @@ def test_every_row_is_a_configuration(arguments):
     options = command.parse(arguments)
     read = [*windows.rows(16, 64).values(), *inside.rows(16).values()]
     read += questions.rows(16, 48, 64).values()
-    for variants, changes, asked in practice.rows(16, 48).values():
-        read += [(f'passkey,{variants},frozen', changes | practice.TINY), *asked.values()]
+    for row in practice.rows(16, 64, '1').values():
+        read += [
+            (f'passkey,{row.variants},frozen', row.fields | practice.TINY),
+            *row.asked.values(),
+        ]
     for variants, changes in read:
         config = reading.config_of(options, variants, **changes)
-        assert config.evaluate.segment_length in (8, 16)
+        assert config.evaluate.segment_length in (4, 8, 16)
     grafted = windows.grafts(16, '1')
     for name in ('memorizing', 'infini'):
         variants, changes = grafted[name]
@@ -108,9 +111,8 @@ def test_a_run_is_kept_and_has_tables(arguments, tmp_path, capsys):
     practised = {'practice', 'practised_novels'}
     assert set(made) == {'windows', 'inside', 'grafts', 'learning', 'keys'} | practised
     assert made['keys']['all']['questions'] == 2
-    assert {*made['practice']} == {
-        f'{row}, seed {seed}' for row in ('all', 'blocks') for seed in (0, 1)
-    }
+    asked = ('all', 'blocks', 'memorizing')
+    assert {*made['practice']} == {f'{row}, seed {seed}' for row in asked for seed in (0, 1)}
     assert made['grafts']['memorizing shut'].keys() == {
         'run', '0 - 64', 'all', 'book 0', 'book 1'
     }  # fmt: skip

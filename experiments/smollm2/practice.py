@@ -5,72 +5,93 @@ The keys of training are given in other novels, with other numbers, and all of a
 """
 
 import gc
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from experiments import provenance
 from experiments.smollm2 import questions, reading
 from experiments.smollm2.reading import CONTEXT, WINDOW
 
-STEPS = 64  # of 1,024 tokens
+GATES = 6  # times the rate that gates of a memory have in a host
 # Characters before every key, and from the last one to the first question.
 TEXTS = {'data.task.keys': 4, 'data.task.before': 300, 'data.task.distances': (100, 1000)}
 TINY = {'data.task.keys': 2, 'data.task.before': 9, 'data.task.distances': (2, 20)}
 
 
-def rows(window: int, context: int) -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Names to variants of `configs/host.py`, fields of training, and rows that are asked.
+class Row(NamedTuple):
+    """A host that practises.
 
-    These are variants and fields again, with the parameters that have learned.
+    Attributes:
+      variants: of `configs/host.py`.
+      fields: that differ in training.
+      asked: rows that are asked with the parameters that have learned: variants and fields.
+      steps: of 1,024 tokens.
     """
-    held, room = 'model.chunk_retrieval.memory_length', context + window
-    blocks, everything = (
-        f'memory=moba,segment={window},lora=8',
-        f'memory=none,segment={window},lora=8',
-    )
-    asked = {
-        'blocks': (blocks, {held: room}),
-        'all': (f'{everything},context={context}', {'model.full.window': room}),
+
+    variants: str
+    fields: dict[str, Any]
+    asked: dict[str, tuple[str, dict[str, Any]]]
+    steps: int
+
+
+def rows(window: int, context: int, layers: str) -> dict[str, Row]:
+    """Names to rows. `layers`: those with `memorizing`."""
+    held, room, quarter = 'model.chunk_retrieval.memory_length', context + window, window // 4
+    whole, per_step = f'segment={window},lora=8', 'train.segments_per_step'
+    blocks, everything = f'memory=moba,{whole}', f'memory=none,{whole},context={context}'
+    asked = {'blocks': (blocks, {held: room}), 'all': (everything, {'model.full.window': room})}
+    memorizing = f'memory=memorizing,layers={layers},lora=8,segment='
+    size, gates = 'model.memorizing.memory_size', {'model.memorizing.gate_init': -2.0}
+    far = {'memorizing': (f'{memorizing}{window}', {size: context})}
+    # A window of a quarter, since keys in the window need no rows.
+    narrow = gates | {size: 4 * window, per_step: 8}
+    return {
+        'blocks': Row(blocks, {held: 2 * window, per_step: 2}, asked, 64),
+        'memorizing': Row(f'{memorizing}{quarter}', narrow, far, 160),
     }
-    return {'blocks': (blocks, {held: 2 * window}, asked)}
 
 
 def run(options: Any) -> None:
     """Trains every row with every seed, and asks for keys; then reads novels, for what it costs."""
-    window, context = (16, 64) if options.tiny else (WINDOW, CONTEXT)
+    sizes = (16, 64, '1') if options.tiny else (WINDOW, CONTEXT, '9-21')
     given = questions.texts(options, 'keys')
-    for name, (variants, fields, asked) in rows(window, context).items():
+    for name, row in rows(*sizes).items():
         for seed in options.seeds:
-            paths = {row: _path(options, f'{row}, seed {seed}') for row in asked}
-            novels = _path(options, f'{name}, seed {seed}', 'practised_novels')
+            paths = {asked: _path(options, 'practice', asked, seed) for asked in row.asked}
+            novels = _path(options, 'practised_novels', name, seed)
             if (options.rows and name not in options.rows) or all(
                 map(provenance.saved, [*paths.values(), novels])
             ):
                 continue
-            params = _learned(options, variants, fields, seed)
-            for row, path in paths.items():
-                found = questions.answers(options, *asked[row], given, params)
-                provenance.save(path, found | {'window': window}, [seed])
-                print(f'practice, {row}, seed {seed}: finished', flush=True)
+            params = _learned(options, row, seed)
+            for asked, path in paths.items():
+                found = questions.answers(options, *row.asked[asked], given, params)
+                provenance.save(path, found | {'window': sizes[0]}, [seed])
+                print(f'practice, {asked}, seed {seed}: finished', flush=True)
                 gc.collect()
-            config = reading.config_of(options, asked[name][0], **asked[name][1])
+            variants, changes = row.asked[name]
+            config = reading.config_of(options, variants, **changes)
             found = reading.by_segment(reading.Trainer(config), params, options.tokens)
             provenance.save(novels, found, [seed])
             gc.collect()
 
 
-def _path(options: Any, name: str, part: str = 'practice') -> Any:
-    return options.output / part / f'{name}.json'
+def _path(options: Any, part: str, name: str, seed: int) -> Path:
+    return options.output / part / f'{name}, seed {seed}.json'
 
 
-def _learned(options: Any, variants: str, fields: dict[str, Any], seed: int) -> Any:
+def _learned(options: Any, row: Row, seed: int) -> Any:
     """The parameters after the training."""
-    steps = 2 if options.tiny else STEPS
-    changes = fields | (TINY if options.tiny else TEXTS) | {
+    steps = 2 if options.tiny else row.steps
+    changes = row.fields | (TINY if options.tiny else TEXTS) | {
         'data.source': 'passkey', 'optimizer.learning_rate': 1e-3, 'optimizer.schedule': 'cosine',
         'optimizer.warmup_steps': max(steps // 16, 1), 'train.num_steps': steps,
-        'train.segments_per_step': 2,
     }  # fmt: skip
-    config = reading.config_of(options, f'passkey,{variants},frozen', **changes)
+    config = reading.config_of(options, f'passkey,{row.variants},frozen', **changes)
+    config.optimizer.groups = tuple(
+        (path, GATES * rate if path.startswith('attention/gate') else rate, decay)
+        for path, rate, decay in config.optimizer.groups
+    )
     trainer, params = reading.begun(config)
     trained = trainer.train(seed, None, 100, begin=params)
     print([(line['step'], round(line['loss'], 3)) for line in trained.lines], flush=True)
