@@ -25,13 +25,14 @@ class Row(NamedTuple):
       variants: of `configs/host.py`.
       fields: that differ in training.
       asked: rows that are asked with the parameters that have learned: variants and fields.
-      steps: of 1,024 tokens.
+      steps, rate: of 1,024 tokens, and their learning rate.
     """
 
     variants: str
     fields: dict[str, Any]
     asked: dict[str, tuple[str, dict[str, Any]]]
     steps: int
+    rate: float
 
 
 def rows(window: int, context: int, layers: str) -> dict[str, Row]:
@@ -46,8 +47,8 @@ def rows(window: int, context: int, layers: str) -> dict[str, Row]:
     # A window of a quarter, since keys in the window need no rows.
     narrow = gates | {size: 4 * window, per_step: 8}
     return {
-        'blocks': Row(blocks, {held: 2 * window, per_step: 2}, asked, 64),
-        'memorizing': Row(f'{memorizing}{quarter}', narrow, far, 160),
+        'blocks': Row(blocks, {held: 2 * window, per_step: 2}, asked, 48, 5e-4),
+        'memorizing': Row(f'{memorizing}{quarter}', narrow, far, 160, 1e-3),
     }
 
 
@@ -84,7 +85,7 @@ def _learned(options: Any, row: Row, seed: int) -> Any:
     """The parameters after the training."""
     steps = 2 if options.tiny else row.steps
     changes = row.fields | (TINY if options.tiny else TEXTS) | {
-        'data.source': 'passkey', 'optimizer.learning_rate': 1e-3, 'optimizer.schedule': 'cosine',
+        'data.source': 'passkey', 'optimizer.learning_rate': row.rate, 'optimizer.schedule': 'cosine',
         'optimizer.warmup_steps': max(steps // 16, 1), 'train.num_steps': steps,
     }  # fmt: skip
     config = reading.config_of(options, f'passkey,{row.variants},frozen', **changes)
