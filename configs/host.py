@@ -80,7 +80,7 @@ def get_config(arg=''):
             eval_documents=256,
             answer_length=5,
             before=1000,
-            keys=1,
+            num_keys=1,
             distances=(1000, 4000, 16_000),
         )
 

@@ -14,8 +14,8 @@ from experiments.smollm2.reading import CONTEXT, WINDOW
 
 GATES = 6  # times the rate that gates of a memory have in a host
 # Characters before every key, and from the last one to the first question.
-TEXTS = {'data.task.keys': 4, 'data.task.before': 300, 'data.task.distances': (100, 1000)}
-TINY = {'data.task.keys': 2, 'data.task.before': 9, 'data.task.distances': (2, 20)}
+TEXTS = {'data.task.num_keys': 4, 'data.task.before': 300, 'data.task.distances': (100, 1000)}
+TINY = {'data.task.num_keys': 2, 'data.task.before': 9, 'data.task.distances': (2, 20)}
 
 
 class Row(NamedTuple):

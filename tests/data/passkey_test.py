@@ -21,7 +21,7 @@ def config_of(path, **task):
     config = base()
     config.data.source, config.data.path = 'passkey', str(path)
     config.data.task = (
-        dict(documents=50, eval_documents=6, answer_length=3, before=20, keys=1)
+        dict(documents=50, eval_documents=6, answer_length=3, before=20, num_keys=1)
         | dict(distances=(0, 30, 200))
         | task
     )
@@ -47,7 +47,7 @@ def test_a_key_is_asked_for_at_every_distance(tmp_path):
 
 
 def test_several_keys_have_names_and_all_are_asked_for(tmp_path):
-    config = config_of(tmp_path, keys=3)
+    config = config_of(tmp_path, num_keys=3)
     assert checks.find_problems(config, 1) == []
     corpus, orders = load.load(config.data, 'train', Bytes()), set()
     for document in map(corpus.__getitem__, range(20)):

@@ -30,7 +30,7 @@ FIELDS = dict(
     eval_documents=(1, 10**9),
     answer_length=(1, 1000),  # digits of a key
     before=(0, 10**8),  # most characters of prose before a key
-    keys=(1, len(NAMES)),
+    num_keys=(1, len(NAMES)),
 )
 
 
@@ -78,7 +78,7 @@ class _Documents(Sequence[Any]):
         distance = distances[index % len(distances)]
         if self._split == 'train':
             distance = between(random, distances[0], distances[-1])
-        number, length = settings['keys'], settings['answer_length']
+        number, length = settings['num_keys'], settings['answer_length']
         drawn = [
             (int(random.integers(0, settings['before'], endpoint=True)), digits(random, length))
             for _ in range(number)
