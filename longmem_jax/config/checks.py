@@ -11,7 +11,7 @@ import ml_collections
 
 from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_problems, packing_problems, training_problems
-from longmem_jax.config.names import taken
+from longmem_jax.config.names import is_name, taken
 from longmem_jax.config.sections import WHOLE_TASK, in_use, sections
 from longmem_jax.data.conventions import ADD_BOS
 from longmem_jax.data.sources import SOURCES
@@ -383,7 +383,8 @@ def _generate(config: Any) -> list[str]:
 def _of_task(task: Any, problems: list[str]) -> list[str]:
     """Problems of the fields of `config.data.task`; a config of another kind has none of them."""
     whole = [f'config.data.task has no fields: {WHOLE_TASK}'] if problems and not task else []
-    return under('config.data.task', problems) + whole
+    wrong = [f'{name}: no field can have this name' for name in task if not is_name(name)]
+    return under('config.data.task', problems + wrong) + whole
 
 
 def context_problems(config: Any, section: str) -> list[str]:

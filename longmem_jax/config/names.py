@@ -1,4 +1,6 @@
-"""Names that a memory of another package cannot have, as every config uses them for something else."""
+"""Names that no field or memory of another package can have: configs use them for something else."""
+
+import ml_collections
 
 from longmem_jax.config.base import base
 from longmem_jax.errors import UsageError
@@ -14,6 +16,11 @@ def taken() -> dict[str, str]:
     return {name: f'config.model.{name}' for name in fields} | {
         name: f'memory={name}' for name in recipes
     }
+
+
+def is_name(field: str) -> bool:
+    """Whether a field can have this name: no method of a config, and without dots, which part a path."""
+    return bool(field) and '.' not in field and not hasattr(ml_collections.ConfigDict, field)
 
 
 def require_free(name: str) -> None:

@@ -15,6 +15,7 @@ import ml_collections
 from longmem_jax import registry
 from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
+from longmem_jax.config.names import is_name
 from longmem_jax.config.sections import followed, follows, sections
 from longmem_jax.errors import UsageError, nearest, say
 from longmem_jax.files import write_json
@@ -189,6 +190,6 @@ def _plain(value: Any, path: str, where: str, depth: int = 0) -> Any:
 
 def _name(field: str, section: str, where: str) -> str:
     """The name of a field of an open section, which must be one that a configuration can have."""
-    if '.' in field or not field or hasattr(ml_collections.ConfigDict, field):
+    if not is_name(field):
         raise UsageError(f'{where}: {section}: {shown(field)} cannot be the name of a field.')
     return field

@@ -81,6 +81,7 @@ def test_training_draws_distances_and_a_seed_draws_the_same_again(tmp_path):
         (dict(distances=(-1, 3)), 'must be rising ints'),
         (dict(answer_length=0), 'answer_length = 0: must lie between'),
         (dict(kind='needles'), 'kind: not a field here'),
+        (dict(keys=2), 'config.data.task.keys: no field can have this name'),
     ],
 )
 def test_problems(tmp_path, task, words):
