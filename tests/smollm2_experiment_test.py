@@ -32,7 +32,7 @@ def test_every_row_is_a_configuration(arguments):
     read += questions.rows(16, 48, 64).values()
     for row in practice.rows(16, 64, '1').values():
         read += [
-            (f'passkey,{row.variants},frozen', row.fields | practice.TINY),
+            (f'practice,{row.variants}', row.fields | practice.TINY),
             *row.asked.values(),
         ]
     for variants, changes in read:

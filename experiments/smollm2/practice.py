@@ -13,8 +13,6 @@ from experiments.smollm2 import questions, reading
 from experiments.smollm2.reading import CONTEXT, WINDOW
 
 GATES = 6  # times the rate that gates of a memory have in a host
-# Characters before every key, and from the last one to the first question.
-TEXTS = {'data.task.num_keys': 4, 'data.task.before': 300, 'data.task.distances': (100, 1000)}
 TINY = {'data.task.num_keys': 2, 'data.task.before': 9, 'data.task.distances': (2, 20)}
 
 
@@ -22,33 +20,31 @@ class Row(NamedTuple):
     """A host that practises.
 
     Attributes:
-      variants: of `configs/host.py`.
+      variants: of `configs/host.py`, after `practice`.
       fields: that differ in training.
       asked: rows that are asked with the parameters that have learned: variants and fields.
-      steps, rate: of 1,024 tokens, and their learning rate.
     """
 
     variants: str
     fields: dict[str, Any]
     asked: dict[str, tuple[str, dict[str, Any]]]
-    steps: int
-    rate: float
 
 
 def rows(window: int, context: int, layers: str) -> dict[str, Row]:
     """Names to rows. `layers`: those with `memorizing`."""
     held, room, quarter = 'model.chunk_retrieval.memory_length', context + window, window // 4
-    whole, per_step = f'segment={window},lora=8', 'train.segments_per_step'
+    whole = f'segment={window},lora=8'
     blocks, everything = f'memory=moba,{whole}', f'memory=none,{whole},context={context}'
     asked = {'blocks': (blocks, {held: room}), 'all': (everything, {'model.full.window': room})}
     memorizing = f'memory=memorizing,layers={layers},lora=8,segment='
     size, gates = 'model.memorizing.memory_size', {'model.memorizing.gate_init': -2.0}
     far = {'memorizing': (f'{memorizing}{window}', {size: context})}
     # A window of a quarter, since keys in the window need no rows.
-    narrow = gates | {size: 4 * window, per_step: 8}
+    narrow = gates | {size: 4 * window, 'train.segments_per_step': 8, 'train.num_steps': 160}
+    narrow |= {'optimizer.learning_rate': 1e-3, 'optimizer.warmup_steps': 10}
     return {
-        'blocks': Row(blocks, {held: 2 * window, per_step: 2}, asked, 48, 5e-4),
-        'memorizing': Row(f'{memorizing}{quarter}', narrow, far, 160, 1e-3),
+        'blocks': Row(blocks, {held: 2 * window}, asked),
+        'memorizing': Row(f'{memorizing}{quarter}', narrow, far),
     }
 
 
@@ -83,12 +79,10 @@ def _path(options: Any, part: str, name: str, seed: int) -> Path:
 
 def _learned(options: Any, row: Row, seed: int) -> Any:
     """The parameters after the training."""
-    steps = 2 if options.tiny else row.steps
-    changes = row.fields | (TINY if options.tiny else TEXTS) | {
-        'data.source': 'passkey', 'optimizer.learning_rate': row.rate, 'optimizer.schedule': 'cosine',
-        'optimizer.warmup_steps': max(steps // 16, 1), 'train.num_steps': steps,
-    }  # fmt: skip
-    config = reading.config_of(options, f'passkey,{row.variants},frozen', **changes)
+    changes = row.fields | {'data.source': 'passkey'}
+    if options.tiny:
+        changes |= TINY | {'train.num_steps': 2}
+    config = reading.config_of(options, f'practice,{row.variants}', **changes)
     config.optimizer.groups = tuple(
         (path, GATES * rate if path.startswith('attention/gate') else rate, decay)
         for path, rate, decay in config.optimizer.groups
