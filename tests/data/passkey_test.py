@@ -67,6 +67,8 @@ def test_training_draws_distances_and_a_seed_draws_the_same_again(tmp_path):
     lengths = [len(text.split('\n\n')[2]) for text in texts]
     assert min(lengths) >= 0 and max(lengths) <= 200 and len({*lengths}) > 20
     assert np.median(lengths) < 40  # every doubling is as frequent
+    del config.data.task.num_keys  # as runs of earlier versions have it
+    assert checks.find_problems(config, 1) == []
     again = load.load(config.data, 'train', Bytes())
     assert text_of(again[7]) == texts[7]
     config.data.seed = 1

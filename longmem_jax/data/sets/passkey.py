@@ -32,11 +32,13 @@ FIELDS = dict(
     before=(0, 10**8),  # most characters of prose before a key
     num_keys=(1, len(NAMES)),
 )
+OF_EARLIER_RUNS = dict(num_keys=1)  # they have no such field
 
 
 def check(settings: Any) -> list[str]:
     """Problems of `config.data.task`; `distances`, in characters, must be in rising order."""
-    return of_series(settings, FIELDS, 'distances', 0, 'characters, such as (100, 400, 1600)')
+    whole = OF_EARLIER_RUNS | dict(settings)
+    return of_series(whole, FIELDS, 'distances', 0, 'characters, such as (100, 400, 1600)')
 
 
 def digits(random: np.random.Generator, number: int) -> str:
@@ -56,7 +58,8 @@ class _Documents(Sequence[Any]):
         Raises:
           UsageError: no texts, or none as long as the largest distance.
         """
-        self._settings, self._split, self._seed = data.task.to_dict(), split, data.seed
+        self._settings = OF_EARLIER_RUNS | data.task.to_dict()
+        self._split, self._seed = split, data.seed
         files = TextFiles(data.path, split, data.documents, tuple(data.fractions), data.text_field)
         texts = (files[i].text.decode('utf-8', 'replace') for i in range(len(files)))
         needed = max(self._settings['distances'][-1], self._settings['before'])
